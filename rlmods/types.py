@@ -1,0 +1,176 @@
+"""The records, in the order in which they flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
+
+Shapes: N responses, T token slots (prompt, response and right padding), G responses a prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Literal, overload
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+Finish = Literal["stop", "length"]
+
+
+class UserError(Exception):
+    """A mistake of the user's. The command line prints its one line (what, where, what to type instead) and no traceback."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """One question."""
+
+    id: str
+    """Stable and unique in its data set; with the seed it decides what is sampled, so resuming needs no generator state."""
+    text: str | None = None
+    """Plain text, given to the model as it is. Exactly one of `text` and `messages` is set."""
+    messages: Sequence[Mapping[str, str]] | None = None
+    """Chat turns, `{"role": ..., "content": ...}`; the tokenizer's chat template writes them out."""
+    answer: str | None = None
+    """The gold answer, or None where the data has none."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """Every other column of the data set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What one rollout said to one prompt."""
+
+    prompt: Prompt
+    prompt_tokens: Sequence[int] = ()
+    """Ids the model was given."""
+    tokens: Sequence[int] = ()
+    """Ids that were sampled, EOS included. These ids are the ids in the loss: never decoded and encoded again."""
+    behavior_logprobs: Sequence[float] = ()
+    """Natural log-probability of each of `tokens` under the distribution it was drawn from (temperature and truncation included)."""
+    text: str = ""
+    """`tokens` decoded, without EOS and other special tokens that only the machine reads."""
+    finish: Finish = "stop"
+    """"stop": an EOS token or a stop string ended it. "length": it was cut off by the token limit (truncated)."""
+    meta: Mapping[str, Any] = field(default_factory=dict)
+    """`sample`: index among the prompt's G responses; `iteration`: of the policy that sampled it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores(Sequence[float | None]):
+    """What a reward says of N responses: itself a sequence of N totals, None where it abstains."""
+
+    values: Sequence[float | None]
+    """The reward that is trained on, one a response. None: unscored, which is not 0: the row leaves baseline and loss."""
+    correct: Sequence[bool | None] | None = None
+    """Unshaped correctness, where the reward knows it: what accuracy and dynamic sampling read."""
+    terms: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
+    """Each term's own score before weighting, by name."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """Events among these N that are neither right nor wrong: `<term>/timeouts`, `<term>/errors`."""
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """More columns for the sample log, N long each."""
+    tokens: Sequence[Sequence[float]] | None = None
+    """Rewards by response token, where the reward gives them; `values` are then their sums."""
+
+    @overload
+    def __getitem__(self, index: int) -> float | None: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[float | None]: ...
+    def __getitem__(self, index: int | slice) -> float | None | Sequence[float | None]:
+        return self.values[index]
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experience:
+    """Scored responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
+
+    tokens: Int[Tensor, "N T"]
+    """Prompt, response, then padding ids (which are never looked at)."""
+    mask: Bool[Tensor, "N T"]
+    """True on the tokens that carry loss: sampled ones, EOS included. Slots where it is False may hold garbage."""
+    lengths: Int[Tensor, " N"]
+    """Tokens of prompt and response together; what is to the right of it is padding."""
+    rewards: Float[Tensor, "N T"]
+    """An outcome reward sits on the last sampled token."""
+    old_logprobs: Float[Tensor, "N T"]
+    """log pi_old by the trainer's own forward, with the parameters that sampled the row."""
+    behavior_logprobs: Float[Tensor, "N T"]
+    """The sampler's log-probabilities; their distance from `old_logprobs` is always logged."""
+    advantages: Float[Tensor, "N T"]
+    group: Int[Tensor, " N"]
+    """Id of the prompt occurrence a row answers; equal ids are one group, wherever the rows stand."""
+    ref_logprobs: Float[Tensor, "N T"] | None = None
+    """log pi_ref of the frozen reference; None where KL asks for none."""
+    values: Float[Tensor, "N T"] | None = None
+    """V(s_t), read at the token before t."""
+    returns: Float[Tensor, "N T"] | None = None
+    """Regression target of the critic."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def select(self, rows: Tensor) -> Experience:
+        """The given rows, by index [n] or by bool mask [N]."""
+        return Experience(**{name: None if x is None else x[rows] for name, x in self.tensors().items()})
+
+    def trim(self) -> Experience:
+        """The same rows without the columns that are padding in all of them."""
+        width = int(self.lengths.max()) if len(self) else 0
+        return Experience(**{n: x[:, :width] if x is not None and x.ndim == 2 else x for n, x in self.tensors().items()})
+
+    def silent(self) -> Experience:
+        """Same shapes, no loss: what a rank forwards while another still has work."""
+        return replace(self, mask=torch.zeros_like(self.mask))
+
+    def to(self, device: torch.device | str) -> Experience:
+        return Experience(**{name: None if x is None else x.to(device) for name, x in self.tensors().items()})
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By field name: the plain form that checkpoints hold."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+    @staticmethod
+    def concat(parts: Sequence[Experience]) -> Experience:
+        """Rows of all parts, padded to the widest."""
+        width = max(part.tokens.shape[1] for part in parts)
+
+        def join(name: str) -> Tensor | None:
+            columns = [getattr(part, name) for part in parts]
+            if any(x is None for x in columns):
+                return None
+            return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for x in columns])
+
+        return Experience(**{f.name: join(f.name) for f in fields(Experience)})
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """What an advantage estimator returns."""
+
+    advantages: Float[Tensor, "N T"]
+    """0 where the mask is False."""
+    returns: Float[Tensor, "N T"] | None = None
+    """The critic's target, from estimators that use a critic."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surrogate:
+    """What a ratio policy returns."""
+
+    objective: Float[Tensor, "N T"]
+    """Maximised."""
+    clipped: Bool[Tensor, "N T"]
+    """Where clipping decided the objective (and so took the gradient away), before anything is averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Denominators of one optimizer step, over all its microbatches on all ranks. At least 1 each."""
+
+    tokens: Tensor | float
+    """Tokens with a true mask."""
+    sequences: Tensor | float
+    """Responses with at least one such token."""
