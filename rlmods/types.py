@@ -5,7 +5,7 @@ Shapes: N responses, T token slots (prompt, response and right padding), G respo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, overload
 
@@ -76,7 +76,7 @@ class Scores(Sequence[float | None]):
     def __getitem__(self, index: int) -> float | None: ...
     @overload
     def __getitem__(self, index: slice) -> Sequence[float | None]: ...
-    def __getitem__(self, index: int | slice) -> float | None | Sequence[float | None]:
+    def __getitem__(self, index: int | slice) -> float | Sequence[float | None] | None:
         return self.values[index]
 
     def __len__(self) -> int:
@@ -100,6 +100,8 @@ class Experience:
     behavior_logprobs: Float[Tensor, "N T"]
     """The sampler's log-probabilities; their distance from `old_logprobs` is always logged."""
     advantages: Float[Tensor, "N T"]
+    version: Int[Tensor, " N"]
+    """Iteration of the policy that sampled the row: older than the current one for groups that waited in the pool."""
     group: Int[Tensor, " N"]
     """Id of the prompt occurrence a row answers; equal ids are one group, wherever the rows stand."""
     ref_logprobs: Float[Tensor, "N T"] | None = None
@@ -114,19 +116,23 @@ class Experience:
 
     def select(self, rows: Tensor) -> Experience:
         """The given rows, by index [n] or by bool mask [N]."""
-        return Experience(**{name: None if x is None else x[rows] for name, x in self.tensors().items()})
+        return self._map(lambda x: x[rows])
 
     def trim(self) -> Experience:
         """The same rows without the columns that are padding in all of them."""
         width = int(self.lengths.max()) if len(self) else 0
-        return Experience(**{n: x[:, :width] if x is not None and x.ndim == 2 else x for n, x in self.tensors().items()})
+        return self._map(lambda x: x[:, :width] if x.ndim == 2 else x)
 
     def silent(self) -> Experience:
         """Same shapes, no loss: what a rank forwards while another still has work."""
         return replace(self, mask=torch.zeros_like(self.mask))
 
     def to(self, device: torch.device | str) -> Experience:
-        return Experience(**{name: None if x is None else x.to(device) for name, x in self.tensors().items()})
+        return self._map(lambda x: x.to(device))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> Experience:
+        changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in self.tensors().items()}
+        return Experience(**changed)
 
     def tensors(self) -> dict[str, Tensor | None]:
         """By field name: the plain form that checkpoints hold."""
@@ -143,7 +149,8 @@ class Experience:
                 return None
             return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for x in columns])
 
-        return Experience(**{f.name: join(f.name) for f in fields(Experience)})
+        joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
+        return Experience(**joined)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,7 @@
+"""Per-token losses to one number."""
+
+from rlmods.aggregation.fixed_length import FixedLength
+from rlmods.aggregation.sequence_mean import SequenceMean
+from rlmods.aggregation.token_mean import TokenMean
+
+__all__ = ["FixedLength", "SequenceMean", "TokenMean"]

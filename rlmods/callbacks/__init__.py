@@ -1,0 +1,9 @@
+"""What happens around the loop: files, the terminal, checkpoints. Beside Lightning's hooks, the learner calls those in `hooks.py`."""
+
+from rlmods.callbacks.checkpoint import IterationCheckpoint
+from rlmods.callbacks.jsonl import JsonlLogger
+from rlmods.callbacks.progress import Progress
+from rlmods.callbacks.samples import Samples
+from rlmods.callbacks.summary import Summary
+
+__all__ = ["IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary"]

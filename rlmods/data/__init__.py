@@ -1,0 +1,11 @@
+"""Data sets: each part is called once, before a model is loaded, and returns its validated `Splits`."""
+
+from rlmods.data.arithmetic import Arithmetic
+from rlmods.data.gsm8k import GSM8K
+from rlmods.data.jsonl import Jsonl
+from rlmods.data.loader import PromptLoader
+from rlmods.data.module import PromptModule
+from rlmods.data.reasoning_gym import ReasoningGym
+from rlmods.data.schema import Splits
+
+__all__ = ["GSM8K", "Arithmetic", "Jsonl", "PromptLoader", "PromptModule", "ReasoningGym", "Splits"]

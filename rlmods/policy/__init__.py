@@ -1,0 +1,8 @@
+"""Language models to train."""
+
+from rlmods.policy.base import Policy
+from rlmods.policy.hf import HuggingFace
+from rlmods.policy.smollm2 import SmolLM2
+from rlmods.policy.tiny import Tiny
+
+__all__ = ["HuggingFace", "Policy", "SmolLM2", "Tiny"]

@@ -1,0 +1,8 @@
+"""How far one update may move the policy from the one that sampled."""
+
+from rlmods.ratio.cispo import CISPO
+from rlmods.ratio.clipped import Clipped
+from rlmods.ratio.soft import Soft
+from rlmods.ratio.unclipped import Unclipped
+
+__all__ = ["CISPO", "Clipped", "Soft", "Unclipped"]

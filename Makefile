@@ -1,0 +1,36 @@
+# `make train` and `make test` start from a bare machine with Python 3.11 or later: each builds .venv if it is missing or outdated.
+#   make train ARGS="ratio=symmetric seed=2"
+#   make test ARGS="tests/ratio -x"
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
+SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
+
+.PHONY: train test lint
+
+train: .venv/.train
+	$(PY) train.py algo=dapo reward=math $(ARGS)
+
+test: .venv/.dev
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q $(ARGS)
+
+lint: .venv/.dev
+	$(PY) -m ruff check
+	$(PY) -m mypy
+
+.venv/bin/python:
+	@echo "Making .venv with $(PYTHON)"
+	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+
+.venv/.train: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing what training needs (minutes, the first time)"
+	@$(INSTALL) . | $(SHOW)
+	@touch $@
+
+.venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
+	@echo "Installing what training and tests need (minutes, the first time)"
+	@$(INSTALL) '.[dev]' | $(SHOW)
+	@touch $@ .venv/.train

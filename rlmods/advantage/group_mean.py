@@ -1,0 +1,31 @@
+"""The advantage of Dr. GRPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import deviation, spread
+from rlmods.types import Credit
+
+
+@dataclass(frozen=True)
+class GroupMean:
+    """A_i = R_i - mean(R) over the responses to one prompt, the same on every token of a response.
+
+    Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would weigh very easy and very hard prompts up."""
+
+    needs_group: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        centred, _ = deviation(rewards, mask, group)
+        return Credit(spread(centred, mask))

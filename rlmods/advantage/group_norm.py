@@ -1,0 +1,41 @@
+"""The advantage of GRPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import deviation, group_reduce, spread
+from rlmods.types import Credit
+
+
+@dataclass(frozen=True)
+class GroupNorm:
+    """A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt, the same on every token of a response.
+
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Equal rewards give exactly 0, and so does a response without company."""
+
+    eps: float = 1e-6
+    """Added to the standard deviation; above 0."""
+    unbiased: bool = True
+    """Divide the squared deviations by G - 1 instead of G."""
+
+    needs_group: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.eps > 0:
+            raise ValueError(f"GroupNorm: eps must be above 0, got {self.eps}")
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        centred, count = deviation(rewards, mask, group)
+        variance = group_reduce(centred.square(), group, "sum") / (count - int(self.unbiased)).clamp(min=1)
+        return Credit(spread(centred / (variance.sqrt() + self.eps), mask))

@@ -1,0 +1,31 @@
+"""The advantage of REINFORCE leave-one-out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import deviation, spread
+from rlmods.types import Credit
+
+
+@dataclass(frozen=True)
+class RLOO:
+    """A_i = R_i - mean(R_j, j != i) = G / (G - 1) * (R_i - mean(R)) over the G responses to one prompt.
+
+    Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i leaves the gradient unbiased."""
+
+    needs_group: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        centred, count = deviation(rewards, mask, group)
+        return Credit(spread(centred * count / (count - 1).clamp(min=1), mask))

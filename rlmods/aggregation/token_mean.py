@@ -1,0 +1,19 @@
+"""Every token weighs the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rlmods.ops import masked_sum
+from rlmods.types import Totals
+
+
+@dataclass(frozen=True)
+class TokenMean:
+    """sum(x) / tokens of the optimizer step: a long response weighs more than a short one. DAPO, arXiv:2503.14476, equation 12."""
+
+    def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
+        return masked_sum(x, mask).sum() / totals.tokens

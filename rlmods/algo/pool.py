@@ -1,0 +1,54 @@
+"""Groups that are worth training on, waiting until an iteration has enough of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlmods.types import Experience
+
+
+class Pool:
+    """Kept groups in the order in which they were drawn, and rejected ones to stand in, without loss, where too few were kept."""
+
+    def __init__(self) -> None:
+        self.kept: Experience | None = None
+        self.rejected: Experience | None = None
+
+    def add(self, experience: Experience, keep: Tensor) -> None:
+        """Sort the rows of whole groups into kept and rejected ones."""
+        self.kept = _append(self.kept, experience.select(keep))
+        self.rejected = _append(self.rejected, experience.select(~keep))
+
+    @property
+    def num_groups(self) -> int:
+        """Kept groups."""
+        return 0 if self.kept is None else len(torch.unique(self.kept.group))
+
+    def take(self, num_groups: int) -> Experience:
+        """Remove and return the oldest kept groups, topped up with rejected ones whose mask is empty: always `num_groups` groups."""
+        assert self.kept is not None
+        assert self.rejected is not None
+        oldest = torch.unique(self.kept.group)[:num_groups]
+        spare = torch.unique(self.rejected.group)[: num_groups - len(oldest)]
+        taken = torch.isin(self.kept.group, oldest)
+        rows = [self.kept.select(taken), self.rejected.select(torch.isin(self.rejected.group, spare)).silent()]
+        self.kept = self.kept.select(~taken)
+        return Experience.concat(rows)
+
+    def end_iteration(self) -> None:
+        """Forget what was rejected."""
+        self.rejected = None
+
+    def state(self) -> dict[str, Any] | None:
+        """Plain tensors, for the checkpoint."""
+        return None if self.kept is None or not len(self.kept) else self.kept.trim().to("cpu").tensors()
+
+    def load_state(self, state: dict[str, Any] | None, device: torch.device) -> None:
+        self.kept = None if state is None else Experience(**state).to(device)
+
+
+def _append(rows: Experience | None, more: Experience) -> Experience:
+    return more if rows is None else Experience.concat([rows, more])

@@ -1,0 +1,34 @@
+"""What the learner calls on every callback that has it, beside Lightning's own hooks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from lightning import Trainer
+
+Metrics = Mapping[str, float]
+Rows = Sequence[Mapping[str, Any]]
+"""Of the sample log, one a response."""
+
+
+class Iterating(Protocol):
+    """What a callback may ask of the learner."""
+
+    iteration: int
+    """Completed iterations."""
+    optimizer_steps: int
+    samples: Rows
+    """Of this iteration and rank."""
+
+
+class Hooks(Protocol):
+    """Implement either, both or none."""
+
+    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+        """After each iteration, with what is logged for it."""
+        ...
+
+    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+        """After each evaluation, with its metrics and graded responses."""
+        ...

@@ -1,0 +1,87 @@
+"""What the model says: every response to a file, some of them to the terminal."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import rich
+import torch
+from lightning import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_only
+from rich.panel import Panel
+from rich.text import Text
+
+from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.run import atomic_write, dumps
+
+TEXTS = ("prompt", "response", "answer")
+"""Columns shown as text of their own; the other short ones go on one line below."""
+
+
+class Samples(Callback):
+    """Writes `iteration_000012.jsonl` (and `validation_000012.jsonl`), one row a response, and shows some of them."""
+
+    def __init__(self, path: str | Path, every: int = 1, shown: int = 2, print_every: int = 10) -> None:
+        """
+        Args:
+            path: folder of the files.
+            every: iterations between files; 0 writes none.
+            shown: responses printed, taken evenly from the iteration.
+            print_every: iterations between prints; 0 prints none.
+        """
+        self.path, self.every, self.shown, self.print_every = Path(path), every, shown, print_every
+
+    @rank_zero_only
+    def on_train_start(self, trainer: Trainer, learner: Any) -> None:
+        """Files from beyond the iteration that training starts at tell of what did not happen."""
+        for path in self.path.glob("*.jsonl"):
+            if (match := re.fullmatch(r"(?:iteration|validation)_(\d+)", path.stem)) and int(match[1]) > learner.iteration:
+                path.unlink()
+
+    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
+        """Every rank, as each has rows of its own."""
+        writes, prints = (_due(learner.iteration, every) for every in (self.every, self.print_every))
+        rows = _of_all_ranks(learner.samples, trainer) if writes or prints else []
+        if trainer.is_global_zero and writes:
+            self._write("iteration", learner.iteration, rows)
+        if trainer.is_global_zero and prints and self.shown:
+            for row in rows[:: max(1, len(rows) // self.shown)][: self.shown]:
+                rich.get_console().print(panel(row, f"iteration {learner.iteration}"))
+
+    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+        """Every rank, as each has rows of its own."""
+        rows = _of_all_ranks(rows, trainer) if self.every else []
+        if trainer.is_global_zero and self.every:
+            self._write("validation", learner.iteration, rows)
+
+    def _write(self, kind: str, iteration: int, rows: Rows) -> None:
+        if rows:  # offline algorithms have none
+            atomic_write(self.path / f"{kind}_{iteration:06d}.jsonl", "".join(dumps(row) + "\n" for row in rows))
+
+
+def panel(row: Mapping[str, Any], title: str) -> Panel:
+    """A row for reading. What a model wrote is never taken for markup."""
+    texts = [(name, str(row[name]).strip()) for name in TEXTS if row.get(name) is not None]
+    facts = [f"{key} {_short(value)}" for key, value in row.items() if key not in TEXTS and isinstance(value, int | float | str)]
+    body = Text("\n").join(Text.assemble((f"{name:9}", "dim"), (text, "bold" if name == "response" else "")) for name, text in texts)
+    return Panel(body, title=title, subtitle=Text("  ".join(facts), style="dim"), title_align="left", subtitle_align="left")
+
+
+def _short(value: float | str) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)[:40]
+
+
+def _due(iteration: int, every: int) -> bool:
+    return every > 0 and iteration % every == 0
+
+
+def _of_all_ranks(rows: Rows, trainer: Trainer) -> Rows:
+    """On the first rank; empty on the others."""
+    if trainer.world_size == 1:
+        return rows
+    gathered: list[Any] | None = [None] * trainer.world_size if trainer.is_global_zero else None
+    torch.distributed.gather_object(rows, gathered)
+    return [row for part in gathered or [] for row in part]

@@ -1,0 +1,68 @@
+"""The outcome of a run in one small file, and the model it ends with."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import lightning as L
+
+from rlmods.run import RunDir, write_summary
+
+
+class Summary(L.Callback):
+    """Writes `summary.json` when the run ends, however it ends, and `export/` when it finishes."""
+
+    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str]) -> None:
+        self.directory, self.label, self.parts = directory, label, parts
+        self.accuracy: dict[str, float | None] = {"first": None, "best": None, "last": None}
+        self.peak_memory_mb = 0.0
+        self.wall_s = 0.0
+        self.started = time.monotonic()
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.started = time.monotonic()
+
+    def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Mapping[str, float]) -> None:
+        self.peak_memory_mb = max(self.peak_memory_mb, metrics.get("perf/peak_memory_mb", 0.0))
+
+    def on_validation_metrics(self, trainer: L.Trainer, learner: Any, metrics: Mapping[str, float], rows: Any) -> None:
+        value = metrics.get("val/accuracy")
+        if value is None:
+            return
+        first, best = self.accuracy["first"], self.accuracy["best"]
+        self.accuracy = {"first": value if first is None else first, "best": max(value, best or 0.0), "last": value}
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
+        finished = pl_module.iteration >= pl_module.max_iterations
+        if finished and trainer.is_global_zero:
+            pl_module.policy.export(self.directory.export)
+        self._write(trainer, pl_module, "finished" if finished else "interrupted")
+
+    def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
+        kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"
+        self._write(trainer, pl_module, " ".join(kind.split()))
+
+    def _write(self, trainer: L.Trainer, learner: Any, exit: str) -> None:
+        if not trainer.is_global_zero:
+            return
+        write_summary(
+            self.directory.summary,
+            label=self.label,
+            algo=learner.name,
+            parts=self.parts,
+            iterations=learner.iteration,
+            accuracy=self.accuracy,
+            wall_s=self.wall_s + time.monotonic() - self.started,
+            response_tokens=learner.response_tokens,
+            peak_memory_mb=self.peak_memory_mb,
+            exit=exit,
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        wall_s = self.wall_s + time.monotonic() - self.started
+        return {"accuracy": self.accuracy, "peak_memory_mb": self.peak_memory_mb, "wall_s": wall_s}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.accuracy, self.peak_memory_mb, self.wall_s = state_dict["accuracy"], state_dict["peak_memory_mb"], state_dict["wall_s"]

@@ -1,0 +1,42 @@
+"""What a run is about to do, before it does it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lightning.pytorch.utilities import rank_zero_only
+from rich.console import Console
+from rich.table import Table
+
+from rlmods.run import RunDir
+
+if TYPE_CHECKING:
+    from rlmods.compose import Plan
+
+
+@rank_zero_only
+def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | None = None) -> None:
+    """Print one table: the parts, the arithmetic of an iteration, and which model is where."""
+    batch, online = plan.batch, "sampling" in plan.parts
+    rows = batch.prompts * (batch.samples if online else 1)
+    size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
+    steps = batch.epochs * batch.minibatches
+    parameters = sum(p.numel() for p in learner.policy.parameters()) / 1e6
+    frozen = getattr(learner, "frozen", ())
+    table = Table(title=plan.label, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    lines = {
+        "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
+        "policy": f"{parameters:.1f}M parameters, {next(learner.policy.parameters()).dtype}".replace("torch.", ""),
+        "reference": f"a frozen copy, {parameters:.1f}M more" if frozen else "none, as no KL is asked for",
+        "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
+        "iteration": size,
+        "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration ({batch.epochs} epochs x {batch.minibatches} minibatches of "
+        f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens",
+        "length": f"{plan.config.trainer.max_iterations} iterations, validation every {plan.validation.every}",
+        "run_dir": str(directory.path) + (f", resumed after iteration {directory.iteration}" if directory.checkpoint else ""),
+    }
+    if not online:
+        del lines["reference"]
+    for name, value in lines.items():
+        table.add_row(f"[bold]{name}", value)
+    (console or Console()).print(table)

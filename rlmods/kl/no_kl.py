@@ -1,0 +1,22 @@
+"""No reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class NoKL:
+    """0 everywhere: no reference model is loaded. DAPO, arXiv:2503.14476, section 2.3, and Dr. GRPO."""
+
+    coefficient: ClassVar[float] = 0.0
+    where: ClassVar[str] = "loss"
+    needs_reference: ClassVar[bool] = False
+
+    def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+        return torch.zeros_like(logprobs)

@@ -1,0 +1,61 @@
+"""One run: check, train, summarise. What `train.py` calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from rlmods import compose
+from rlmods.algo import Learner
+from rlmods.callbacks import JsonlLogger, Summary
+from rlmods.callbacks.table import show_plan
+from rlmods.run import RunDir
+from rlmods.types import UserError
+
+QUIET = (
+    r".*does not have many workers.*",
+    r".*module\(s\) in eval mode at the start of training.*",  # on purpose: dropout is off in every log-prob
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    r".*`training_step` returned `None`.*",
+)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """A user's mistake is one line and exit status 1, also while Hydra composes."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+
+
+def main(config: DictConfig) -> None:
+    """Run it as Hydra's task."""
+    hydra = HydraConfig.get()
+    with plain_errors():
+        run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
+
+
+def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
+    """Compose, check, fit. Everything a user can get wrong is found before the run directory is touched.
+
+    Raises:
+        UserError: a user's mistake.
+    """
+    for pattern in QUIET:
+        warnings.filterwarnings("ignore", pattern)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    plan = compose.plan(config, choices, overrides)
+    learner = plan.learner()
+    directory = RunDir.open(config)
+    trainer = plan.trainer([Summary(directory, plan.label, plan.choices)], [JsonlLogger(directory.metrics, directory.iteration)])
+    show_plan(plan, learner, directory)
+    trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
+    return learner

@@ -1,0 +1,41 @@
+"""Means and maxima that are right over microbatches of unequal size and over ranks: sums and counts, divided once."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torchmetrics import MaxMetric, MeanMetric, Metric, SumMetric
+
+
+class Meter:
+    """Metrics of one iteration by name. Every rank names the same metrics in the same order, also with nothing to add."""
+
+    def __init__(self, device: torch.device | str = "cpu") -> None:
+        self.device = device
+        self.metrics: dict[str, Metric] = {}
+
+    def mean(self, name: str, x: Tensor | float, where: Tensor | None = None) -> None:
+        """Add the elements of `x` (those where `where` is True) to the mean called `name`."""
+        x = torch.as_tensor(x, dtype=torch.float64, device=self.device).detach()
+        count = torch.tensor(x.numel(), device=self.device) if where is None else where.sum()
+        total = x.sum() if where is None else torch.where(where, x, 0.0).sum()
+        self._get(name, MeanMetric).update(total / count.clamp(min=1), count)
+
+    def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
+        """Keep the largest element of `x` where `where` is True."""
+        x = torch.where(where, x.detach().double(), -torch.inf)
+        self._get(name, MaxMetric).update(x.max() if x.numel() else torch.tensor(-torch.inf, device=self.device))
+
+    def total(self, name: str, count: int) -> None:
+        """Add to the count called `name`."""
+        self._get(name, SumMetric).update(torch.tensor(count, dtype=torch.float64, device=self.device))
+
+    def compute(self) -> dict[str, float]:
+        """Values over all ranks; a metric to which nobody added anything is left out."""
+        values = {name: float(metric.compute()) for name, metric in self.metrics.items()}
+        return {name: value for name, value in values.items() if value == value and value != -torch.inf}
+
+    def _get(self, name: str, kind: type[Metric]) -> Metric:
+        if name not in self.metrics:
+            self.metrics[name] = kind(nan_strategy="disable").set_dtype(torch.float64).to(self.device)
+        return self.metrics[name]

@@ -1,0 +1,95 @@
+"""Parts from outside: `plugins/<name>/<name>.py` holds classes, `plugins/<name>/<group>/<option>.yaml` makes each an option of a group.
+
+Being there is enough: `register()` runs before Hydra composes, and the options then show in `--help` and work from any directory.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import ClassVar
+
+from hydra.core.config_search_path import ConfigSearchPath
+from hydra.core.plugins import Plugins
+from hydra.plugins.search_path_plugin import SearchPathPlugin
+
+from rlmods.types import UserError
+
+FOLDER = Path(__file__).resolve().parents[1] / "plugins"
+
+
+class PluginFolders(SearchPathPlugin):
+    """Appends every plugin's folder to Hydra's search path."""
+
+    folder: ClassVar[Path] = FOLDER
+
+    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
+        taken = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
+        groups = {str(Path(option).parent) for option in taken}
+        for plugin in _plugins(self.folder):
+            for option in sorted(plugin.rglob("*.y*ml")):
+                key = option.relative_to(plugin)
+                if key.suffix != ".yaml":
+                    raise UserError(f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml")
+                if str(key.parent) not in groups or key.parent == Path():
+                    names = ", ".join(sorted(groups - {"."}))
+                    raise UserError(f"{option}: options lie in {plugin.name}/GROUP/, where GROUP is one of {names}")
+                if other := taken.get(str(key)):
+                    raise UserError(f"{option}: {key.parent}={key.stem} is {other} already, give one of the two another name")
+                taken[str(key)] = option
+            search_path.append(f"plugin-{plugin.name}", str(plugin))
+
+
+def register(folder: Path | None = None) -> None:
+    """Makes the plugins in `folder` importable and their options known. Default: $RLMODS_PLUGINS, else `plugins/` beside the package.
+
+    Raises:
+        UserError: a plugin is not named like a module, lacks its module, or has the name of a module that exists. While Hydra composes:
+            an option lies in no group, or has the name of an option that exists (which Hydra would silently ignore).
+    """
+    chosen = folder or os.environ.get("RLMODS_PLUGINS")
+    PluginFolders.folder = Path(chosen or FOLDER).expanduser().resolve()
+    if chosen and not PluginFolders.folder.is_dir():
+        raise UserError(f"no plugin folder {PluginFolders.folder}, set RLMODS_PLUGINS to one that exists or unset it")
+    for plugin in _plugins(PluginFolders.folder):
+        module = plugin / f"{plugin.name}.py"
+        if not plugin.name.isidentifier():
+            raise UserError(f"{plugin}: a plugin is imported by its folder's name, use letters, digits and _ only")
+        if not module.is_file():
+            raise UserError(f"{plugin}: no {module.name} in it, a plugin's module has its folder's name")
+        spec = find_spec(plugin.name)
+        if spec is not None and spec.origin not in (None, str(module)):  # None: a mere folder, which a module goes before
+            raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {module.name}")
+        if str(plugin) not in sys.path:
+            sys.path.append(str(plugin))  # last: what a plugin brings along hides no installed package
+    Plugins.instance().register(PluginFolders)
+
+
+def explain(exception: BaseException) -> UserError | None:
+    """One line with a plugin's file and line if `exception`, or what caused it, was raised in the plugins' folder; None if not."""
+    cause: BaseException | None = exception
+    places: list[UserError] = []
+    while cause is not None:
+        frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
+        if isinstance(cause, SyntaxError):
+            frames.append((cause.filename or "", cause.lineno))
+        what = " ".join(f"{type(cause).__name__}: {cause}".split())
+        places += [UserError(f"{name}:{line}: {what}") for name, line in frames if Path(name).is_relative_to(PluginFolders.folder)][-1:]
+        cause = cause.__cause__ or cause.__context__
+    return places[-1] if places else None
+
+
+def _plugins(folder: Path) -> Iterator[Path]:
+    hidden = (".", "__")
+    return (path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
+
+
+def _conf_folders(search_path: ConfigSearchPath) -> Iterator[Path]:
+    for element in search_path.get_path():
+        path = element.path or ""
+        if "://" not in path or path.startswith("file://"):
+            yield Path(path.removeprefix("file://"))

@@ -1,0 +1,200 @@
+"""A language model as the trainer sees it: token ids in, log-probabilities of the sampled tokens out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from rlmods.types import Prompt, UserError
+
+LOGITS_PER_CHUNK = 2**26
+"""Logits held at once: 256 MiB of float32. More tokens than fit are scored in chunks that backward recomputes."""
+
+
+class Policy(nn.Module):
+    """A Hugging Face causal language model, its tokenizer, and the one function that scores tokens.
+
+    Old, new and reference log-probabilities all come from `forward`, so they differ by parameters and by nothing else. Dropout is
+    off in all of them: it is zeroed in the live configuration and put back into the one that is exported.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        self.dropout = _without_dropout(model)
+        self.eos_ids = _eos_ids(model, tokenizer)
+        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+        self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+        self.gradient_checkpointing = gradient_checkpointing
+        if gradient_checkpointing:
+            # transformers renames it during 5.x and warns of the old name.
+            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+            enable({"use_reentrant": False})
+        self.eval()
+        _check_head(self)
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        *,
+        temperature: float = 1.0,
+        entropy: bool = False,
+    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"] | None]:
+        """Log-probabilities (nats, float32) of the tokens where `mask` is True, and the entropy of the distributions they came from.
+
+        Rows are right-padded; column t scores token t given those before it, from `logits / temperature`. 0 where the mask is False
+        and in column 0. Entropy carries a gradient only if `entropy` is True; it is always returned.
+        """
+        device = tokens.device.type
+        # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
+        with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
+            hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            where = mask[:, 1:]
+            picked, targets = hidden[:, :-1][where], tokens[:, 1:][where]
+            scored = self._score(picked, targets, temperature, entropy)
+        logprobs, entropies = (_scatter(x, mask) for x in scored)
+        return logprobs, entropies
+
+    def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+        rows = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0])
+        if len(targets) <= rows:
+            return self._score_chunk(hidden, targets, temperature, entropy)
+        chunks = [
+            checkpoint(self._score_chunk, h, t, temperature, entropy, use_reentrant=False)
+            for h, t in zip(torch.split(hidden, rows), torch.split(targets, rows), strict=True)
+        ]
+        logprobs, entropies = zip(*chunks, strict=True)
+        return torch.cat(logprobs), torch.cat(entropies)
+
+    def _score_chunk(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+        logits = self.head(hidden).float() / temperature
+        log_z = logits.logsumexp(-1)
+        logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_z
+        with torch.set_grad_enabled(entropy and torch.is_grad_enabled()):
+            probabilities = (logits - log_z[:, None]).exp()
+            entropies = log_z - (probabilities * logits).sum(-1)
+        return logprobs, entropies
+
+    def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
+        """Hidden states to logits, with the scaling or capping that some architectures apply."""
+        config = self.model.config.get_text_config()
+        logits: Tensor = self.model.get_output_embeddings()(hidden)
+        if scale := getattr(config, "logit_scale", None):
+            logits = logits * scale
+        if scaling := getattr(config, "logits_scaling", None):
+            logits = logits / scaling
+        if cap := getattr(config, "final_logit_softcapping", None):
+            logits = cap * torch.tanh(logits / cap)
+        return logits
+
+    def encode(self, prompt: Prompt) -> list[int]:
+        """Token ids of a prompt. Chat turns go through the model's own template; beginning-of-text is added once, as the tokenizer does.
+
+        Raises:
+            UserError: chat turns for a tokenizer without a chat template.
+        """
+        if prompt.messages is None:
+            return list(self.tokenizer(prompt.text)["input_ids"])
+        if self.tokenizer.chat_template is None:
+            raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; use plain text: data.chat=false")
+        ids = self.tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, tokenize=True, return_dict=False)
+        return list(ids)
+
+    def encode_response(self, text: str) -> list[int]:
+        """Token ids of a response that is to be imitated, the end-of-text token included."""
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of a response, without the special tokens that only the machine reads."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def frozen_copy(self) -> Policy:
+        """A reference: same weights now, no gradient ever."""
+        twin = copy.deepcopy(self)
+        return twin.requires_grad_(False).eval()
+
+    def export(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+        """Write a plain Hugging Face directory: weights, configuration with its dropout, generation config, tokenizer, chat template.
+
+        `state`: full weights of `self.model`, where this copy of them is sharded.
+        """
+        with _dropout_restored(self.model, self.dropout):
+            self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
+
+
+def _scatter(x: Tensor, mask: Tensor) -> Tensor:
+    """Values of the true slots back into [N, T], 0 elsewhere."""
+    where = mask.clone()
+    where[:, 0] = False
+    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(where, x)
+
+
+def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
+    """Every id that ends a response: generation configs list several, and the tokenizer knows one."""
+    sources = (tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None))
+    lists = [source if isinstance(source, (list, tuple)) else [source] for source in sources]
+    ids = {int(i) for source in lists for i in source if i is not None}
+    if not ids:
+        raise UserError("policy: the model has no end-of-text token, so a response could never end; set eos_token in its tokenizer")
+    return frozenset(ids)
+
+
+def _configs(model: Any) -> list[Any]:
+    return list({id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values())
+
+
+def _without_dropout(model: Any) -> list[dict[str, float]]:
+    """Switch off dropout in modules, functional attributes and configuration; return what the configuration said."""
+    said: list[dict[str, float]] = []
+    for config in _configs(model):
+        names = [n for n, v in vars(config).items() if isinstance(v, float) and (n.endswith(("dropout", "_pdrop")) or "dropout_" in n)]
+        said.append({n: getattr(config, n) for n in names})
+        for name in names:
+            setattr(config, name, 0.0)
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and "dropout" in name:
+                setattr(module, name, 0.0)
+    return said
+
+
+class _dropout_restored:  # noqa: N801 - reads as a verb at its call
+    def __init__(self, model: Any, said: list[dict[str, float]]) -> None:
+        self.pairs = list(zip(_configs(model), said, strict=True))
+
+    def __enter__(self) -> None:
+        for config, values in self.pairs:
+            for name, value in values.items():
+                setattr(config, name, value)
+
+    def __exit__(self, *_: object) -> None:
+        for config, values in self.pairs:
+            for name in values:
+                setattr(config, name, 0.0)
+
+
+@torch.no_grad()
+def _check_head(policy: Policy) -> None:
+    """Refuse an architecture whose logits are not head(hidden): its log-probabilities would be silently wrong."""
+    ids = torch.arange(4, device=policy.device)[None] % policy.model.config.get_text_config().vocab_size
+    want = policy.model(input_ids=ids, use_cache=False).logits
+    have = policy.head(policy.model.base_model(input_ids=ids, use_cache=False).last_hidden_state)
+    if not torch.allclose(want.float(), have.float(), rtol=1e-3, atol=1e-3):
+        name = type(policy.model).__name__
+        raise UserError(f"policy: {name} changes its logits after the output layer in a way that is not supported; choose another model")

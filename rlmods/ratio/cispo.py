@@ -1,0 +1,36 @@
+"""The clipped importance weight of CISPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from rlmods.ops import importance
+from rlmods.types import Surrogate
+
+
+@dataclass(frozen=True)
+class CISPO:
+    """sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old): every token keeps a gradient, only its weight is bounded.
+
+    MiniMax-M1 (CISPO), arXiv:2506.13585, equations 4 and 5. The paper writes log pi for log(pi / pi_old); pi_old is a constant, so the
+    gradient is the same and the value is 0 on policy. `clipped` marks the tokens whose weight was bounded."""
+
+    low: float | None = None
+    """The lower bound is 1 - low. None: no lower bound, as in the paper's runs."""
+    high: float | None = 0.28
+    """The upper bound is 1 + high. None: no upper bound."""
+
+    def __post_init__(self) -> None:
+        for name in ("low", "high"):
+            if getattr(self, name) is not None and not getattr(self, name) >= 0:
+                raise ValueError(f"CISPO: {name} must be at least 0 or null, got {getattr(self, name)}")
+
+    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+        ratio, advantages = importance(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
+        lower, upper = 0.0 if self.low is None else 1 - self.low, torch.inf if self.high is None else 1 + self.high
+        weight = ratio.clamp(lower, upper)
+        return Surrogate(weight * advantages * torch.where(mask, log_ratio, 0.0), (weight != ratio) & (advantages != 0))

@@ -1,0 +1,60 @@
+"""Whether a response keeps to the format it was asked for."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from rlmods.reward.grader.extract import boxes
+from rlmods.types import Response, Scores, UserError
+
+Style = Literal["think_answer", "answer", "boxed"]
+
+_THINK_ANSWER = re.compile(r"\s*<think>(.*)</think>\s*<answer>(.*)</answer>\s*", re.DOTALL)
+_ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Format:
+    r"""1.0 where the response has the `style`, else 0.0. Every part must hold more than whitespace.
+
+    - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and nothing after it (arXiv:2501.12948)
+    - answer: exactly one `<answer>...</answer>`
+    - boxed: exactly one `\boxed{...}`
+    """
+
+    style: Style = "answer"
+
+    def __post_init__(self) -> None:
+        if self.style not in get_args(Style):
+            raise UserError(f"Format: style={self.style!r} is none of {', '.join(get_args(Style))}")
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        keeps = _KEEPS[self.style]
+        return Scores([float(keeps(response.text)) for response in responses])
+
+
+def _think_answer(text: str) -> bool:
+    return _one_each(text, "think", "answer") and _filled(_THINK_ANSWER.fullmatch(text))
+
+
+def _answer(text: str) -> bool:
+    return _one_each(text, "answer") and _filled(_ANSWER.search(text))
+
+
+def _boxed(text: str) -> bool:
+    found = boxes(text)
+    return len(found) == 1 and bool((found[0][2] or "").strip())
+
+
+def _one_each(text: str, *tags: str) -> bool:
+    return all(text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1 for tag in tags)
+
+
+def _filled(match: re.Match[str] | None) -> bool:
+    return match is not None and all(part.strip() for part in match.groups())
+
+
+_KEEPS: Mapping[Style, Callable[[str], bool]] = {"think_answer": _think_answer, "answer": _answer, "boxed": _boxed}

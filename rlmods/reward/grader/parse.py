@@ -1,0 +1,334 @@
+"""Tokens to a syntax tree, by recursive descent. Nothing is evaluated here, and no text ever reaches `eval` or a computer algebra system.
+
+    answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
+    relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
+    union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
+    ratio    = sum (":" sum)*                                     2 : 3 : 5
+    sum      = product (("+" | "-" | "+-") product)*
+    product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor
+    factor   = "-" factor | atom ("^" factor | "!" | "%")*
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from rlmods.reward.grader.syntax import Cursor, Node, number
+from rlmods.reward.grader.tokens import FUNCTIONS, UNITS, ParseError, Token, clean, tokenize
+
+MAX_DEPTH = 40
+RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~=", "in"})
+_CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
+_NO_ATOM = frozenset({"end", "choose", "mod", "pmod", "rfloor", "rceil"})
+_ABSTRACT_FUNCTIONS = frozenset("fghFGP")
+
+
+def parse(text: str, *, thousands: bool = True) -> Node:
+    """The tree of an answer. Raises ParseError where it is none, or too deep or too long to be one."""
+    parser = _Parser(tokenize(clean(text), thousands=thousands))
+    node = parser.answer()
+    if parser.peek.kind != "end":
+        raise ParseError(f"unexpected {parser.peek.text!r}")
+    return node
+
+
+class _Parser(Cursor):
+    def __init__(self, tokens: list[Token]) -> None:
+        super().__init__(tokens)
+        self.depth = 0
+        self.inside_bars = False
+
+    def answer(self) -> Node:
+        items = [self.relation()]
+        while self.peek.kind == "separator":
+            while self.peek.kind == "separator":
+                self.position += 1
+            items.append(self.relation())
+        return items[0] if len(items) == 1 else Node("list", tuple(items))
+
+    def relation(self) -> Node:
+        items, operators = [self.union()], []
+        while operator := self.accept(*RELATIONS):
+            operators.append("in" if operator == "in" else operator)
+            items.append(self.union())
+        return Node("rel", tuple(items), " ".join(operators)) if operators else items[0]
+
+    def union(self) -> Node:
+        node = self.ratio()
+        while operator := self.accept("cup", "cap", "setminus"):
+            node = Node(operator, (node, self.ratio()))
+        return node
+
+    def ratio(self) -> Node:
+        items = [self.sum()]
+        while self.accept(":"):
+            items.append(self.sum())
+        return Node("ratio", tuple(items)) if len(items) > 1 else items[0]
+
+    def sum(self) -> Node:
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ParseError("nested too deeply")
+        sign = self.accept("+-", "-+", "+")
+        node = self.product()
+        if sign in ("+-", "-+"):
+            node = Node("+-", (Node("number", value=Fraction(0)), node), sign)
+        while operator := self.accept("+", "-", "+-", "-+"):
+            right = self.product()
+            if operator in ("+", "-"):
+                node = Node("+", (node, right if operator == "+" else Node("neg", (right,))))
+            else:
+                node = Node("+-", (node, right), operator)
+        self.depth -= 1
+        return node
+
+    def product(self, *, juxtaposed_only: bool = False) -> Node:
+        node = self.factor()
+        while True:
+            if self.peek.kind == "text":
+                node = self.unit(node)
+            elif not juxtaposed_only and self.accept("*"):
+                node = Node("*", (node, self.factor()))
+            elif not juxtaposed_only and self.accept("/"):
+                node = Node("/", (node, self.factor()))
+            elif not juxtaposed_only and self.accept("mod"):
+                node = Node("mod", (node, self.factor()))
+            elif self.accept("pmod"):
+                self.factor()
+            elif self.atom_ahead(function=not juxtaposed_only):
+                node = Node("*", (node, self.factor()))
+            else:
+                return node
+
+    def unit(self, node: Node) -> Node:
+        """A unit, or any words, behind a quantity: kept by name, without weight in the value."""
+        words = [self.peek.text]
+        self.position += 1
+        while self.peek.kind == "text" or self.ahead("/"):
+            words.append(self.peek.text)
+            self.position += 1
+        if self.accept("^"):
+            words.append("^" + self.peek.text)
+            self.factor()
+        return Node("unit", (node,), " ".join(UNITS.get(word, word) for word in words))
+
+    def factor(self) -> Node:
+        self.depth += 1
+        if self.depth > 2 * MAX_DEPTH:
+            raise ParseError("nested too deeply")
+        if self.accept("-"):
+            node = Node("neg", (self.factor(),))
+        else:
+            self.accept("+")
+            node = self.postfix(self.atom())
+        self.depth -= 1
+        return node
+
+    def postfix(self, node: Node) -> Node:
+        while True:
+            if self.accept("^"):
+                node = Node("^", (node, self.script()))
+            elif self.accept("!"):
+                node = Node("!", (node,))
+            elif self.accept("%"):
+                node = Node("%", (node,))
+            else:
+                return node
+
+    def atom_ahead(self, *, function: bool) -> bool:
+        """Whether a factor follows without an operator between. A number right behind a number is a typo, not a product."""
+        kind, text = self.peek.kind, self.peek.text
+        if kind == "number":
+            before = self.tokens[self.position - 1]
+            return before.kind != "number"
+        if kind == "op":
+            return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
+        return kind == "name" or (kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS))
+
+    def script(self) -> Node:
+        """A superscript or subscript: a braced expression, or a single signed atom."""
+        if self.accept("{"):
+            node = self.relation()
+            self.expect("}")
+            return node
+        return Node("neg", (self.atom(),)) if self.accept("-") else self.atom()
+
+    def atom(self) -> Node:
+        token = self.peek
+        if token.kind == "number":
+            self.position += 1
+            return self.number_atom(number(token.text))
+        if token.kind == "name":
+            self.position += 1
+            return self.symbol(token.text)
+        if token.kind == "text":
+            self.position += 1
+            return Node("text", text=token.text)
+        if token.kind == "word":
+            self.position += 1
+            return self.word(token.text)
+        if self.ahead("(", "[", "{", r"\{"):
+            return self.group()
+        if self.ahead("|") and not self.inside_bars:
+            return self.bars()
+        raise ParseError(f"unexpected {token.text!r}")
+
+    def number_atom(self, node: Node) -> Node:
+        whole = node.value is not None and node.text.isdecimal()
+        if whole and self.ahead("_"):
+            self.position += 1
+            return Node("base", (node, self.script()), node.text)
+        if whole and (fraction := self.mixed_part()) is not None:
+            return Node("+", (node, fraction))
+        return node
+
+    def mixed_part(self) -> Node | None:
+        r"""The fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`; None, and nothing consumed, where there is none."""
+        start = self.position
+        if self.ahead("frac"):
+            self.position += 1
+            node = self.word("frac")
+            if all(arg.op == "number" and arg.text.isdecimal() for arg in node.args):
+                return node
+        elif self.peek.kind == "number":
+            texts = [token.text for token in self.tokens[start : start + 3]]
+            if len(texts) == 3 and texts[1] == "/" and texts[0].isdecimal() and texts[2].isdecimal():
+                self.position += 3
+                return Node("/", (number(texts[0]), number(texts[2])))
+        self.position = start
+        return None
+
+    def symbol(self, name: str) -> Node:
+        primes = ""
+        while self.accept("'"):
+            primes += "'"
+        node = Node("name", text=name + primes)
+        if self.accept("_"):
+            node = Node("name", (self.script(),), name + primes)
+        if name in _ABSTRACT_FUNCTIONS and self.ahead("("):
+            inside = self.group()
+            return Node("apply", (node, *(inside.args if inside.op == "group" else (inside,))))
+        return node
+
+    def group(self) -> Node:
+        """Brackets of any kind. One item in round or bare brackets is that item; several are a tuple, an interval, a list or a set."""
+        opening = self.expect(*_CLOSING)
+        bars, self.inside_bars = self.inside_bars, False
+        closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
+        empty = opening == r"\{" and self.ahead(*closings)
+        content = Node("list") if empty else self.answer()
+        if opening == "{" and self.accept("choose"):
+            content = Node("call", (content, self.answer()), "binom")
+        closing = self.expect(*closings)
+        self.inside_bars = bars
+        if opening == "{" or (opening == "(" and closing == ")" and content.op != "list"):
+            return content
+        return Node("group", content.args if content.op == "list" else (content,), opening + closing)
+
+    def bars(self) -> Node:
+        self.expect("|")
+        self.inside_bars = True
+        inside = self.sum()
+        self.inside_bars = False
+        self.expect("|")
+        return Node("abs", (inside,))
+
+    def word(self, name: str) -> Node:
+        if name in ("pi", "infty", "emptyset"):
+            return Node("group", text=r"\{\}") if name == "emptyset" else Node("constant", text=name)
+        if name == "frac":
+            return Node("/", (self.argument(), self.argument()))
+        if name == "binom":
+            return Node("call", (self.argument(), self.argument()), "binom")
+        if name in ("lfloor", "lceil"):
+            inside = self.sum()
+            self.expect("r" + name[1:])
+            return Node("floor" if name == "lfloor" else "ceil", (inside,))
+        if name in ("sum", "prod"):
+            return self.series(name)
+        if name == "begin":
+            return self.matrix()
+        if name in FUNCTIONS:
+            return self.call(name)
+        raise ParseError(f"unexpected {name}")
+
+    def argument(self) -> Node:
+        r"""An argument as LaTeX reads it: a brace group, or one token, of which a number gives only its first digit (`\frac12`)."""
+        token = self.peek
+        if token.kind == "number" and len(token.text) > 1 and token.text.isdecimal():
+            self.tokens[self.position] = Token("number", token.text[1:])
+            return number(token.text[0])
+        if token.kind == "number":
+            self.position += 1
+            return number(token.text)
+        return self.atom()
+
+    def call(self, name: str) -> Node:
+        if name == "sqrt":
+            return self.root()
+        power = subscript = None
+        while operator := self.accept("^", "_"):
+            power, subscript = (self.script(), subscript) if operator == "^" else (power, self.script())
+        if self.ahead("(", "{"):
+            inside = self.group()
+            args = inside.args if inside.op in ("group", "list") else (inside,)
+        else:
+            args = (self.call_without_brackets(),)
+        if name == "log" and subscript is not None:
+            args = (*args, subscript)
+        if power == Node("neg", (number("1"),)):
+            return Node("call", args, "arc" + name)
+        node = Node("call", args, name)
+        return node if power is None else Node("^", (node, power))
+
+    def call_without_brackets(self) -> Node:
+        r"""`\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is sin(x) / 2, and `\sin \sin x` nests."""
+        if self.peek.kind == "word" and self.peek.text in FUNCTIONS:
+            return self.factor()
+        return self.product(juxtaposed_only=True)
+
+    def root(self) -> Node:
+        degree: Node | None = None
+        if self.accept("["):
+            degree = self.sum()
+            self.expect("]")
+        inside = self.group() if self.ahead("{", "(") else self.atom()
+        return Node("call", (inside,) if degree is None else (inside, degree), "sqrt")
+
+    def series(self, name: str) -> Node:
+        self.expect("_")
+        start = self.script()
+        if start.op != "rel" or start.text != "=" or start.args[0].op != "name":
+            raise ParseError("a series needs its variable and start")
+        self.expect("^")
+        stop = self.script()
+        return Node(name, (start.args[1], stop, self.product()), start.args[0].text)
+
+    def matrix(self) -> Node:
+        environment = self.environment_name()
+        if environment == "array" and self.accept("{"):
+            while not self.accept("}"):
+                if self.peek.kind == "end":
+                    raise ParseError("unclosed array")
+                self.position += 1
+        rows: list[tuple[Node, ...]] = [()]
+        while not self.accept("end"):
+            rows[-1] += (self.sum(),)
+            while separator := self.accept("&", "\\\\"):
+                if separator == "\\\\" and not self.ahead("end"):
+                    rows.append(())
+        if self.environment_name() != environment or len({len(row) for row in rows}) != 1:
+            raise ParseError("not a rectangular matrix")
+        return Node("matrix", tuple(Node("row", row) for row in rows))
+
+    def environment_name(self) -> str:
+        self.expect("{")
+        name = ""
+        while not self.accept("}"):
+            if self.peek.kind == "end":
+                raise ParseError("unclosed environment")
+            name += self.peek.text
+            self.position += 1
+        if name not in ("matrix", "pmatrix", "bmatrix", "array", "smallmatrix"):
+            raise ParseError(f"unknown environment {name}")
+        return name

@@ -1,0 +1,226 @@
+"""Functions called in processes that can be killed: each call has a deadline and so has the batch. Nothing called can hang the trainer.
+
+The workers are plain Python processes that talk over pipes. Neither fork (torch has threads) nor `multiprocessing` (which imports the main
+script again, torch included, and is forbidden in daemonic processes such as a DataLoader's workers) is involved. A worker whose parent is
+gone ends by itself, in the middle of a call if need be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import selectors
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Literal
+
+from rlmods.reward.worker import HEADER
+
+START_TIMEOUT_S = 120.0
+"""A worker that is not up by then is an error of the installation, not a slow answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one call."""
+
+    status: Literal["ok", "timeout", "error"]
+    value: Any = None
+    """What the function returned: a JSON value. Of an error: what was raised, as text."""
+
+
+@dataclass(slots=True)
+class _Worker:
+    process: subprocess.Popen[bytes]
+    ready: bool = False
+    item: int | None = None
+    """Which call it is busy with."""
+    deadline: float = 0.0
+    """On the monotonic clock, of the call or of the start."""
+    unread: bytes = b""
+    finalizer: Any = field(default=None)
+
+    def send(self, payload: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(HEADER.pack(len(payload)) + payload)
+        self.process.stdin.flush()
+
+    def receive(self) -> list[dict[str, Any]] | None:
+        """The replies that have arrived; None: it is gone."""
+        chunk = os.read(_output(self), 65536)
+        if not chunk:
+            return None
+        *lines, self.unread = (self.unread + chunk).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def kill(self) -> None:
+        self.finalizer()
+
+
+class Pool:
+    """Calls `target`, "module:function", in `workers` processes, started at the first call. Safe to use from any thread."""
+
+    def __init__(self, target: str, *, workers: int) -> None:
+        self.target = target
+        self.workers = workers
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+
+    def map(self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
+        """`target(*call)` for each call, in order.
+
+        A call that takes longer than `timeout_s` is a "timeout", and so is one without an answer after `batch_timeout_s`. One that raises
+        or ends its process is an "error". Its worker is replaced. Raises RuntimeError if no worker can be started.
+        """
+        with self._lock:
+            return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
+
+    def close(self) -> None:
+        """End the workers. The next call starts new ones."""
+        with self._lock:
+            while self._idle:
+                self._idle.pop().kill()
+
+    def take(self) -> _Worker:
+        return self._idle.pop() if self._idle else self._start()
+
+    def give_back(self, worker: _Worker) -> None:
+        self._idle.append(worker)
+
+    def _start(self) -> _Worker:
+        module, _, function = self.target.partition(":")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        process = subprocess.Popen(
+            [sys.executable, "-m", "rlmods.reward.worker", module, function],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment,
+        )
+        worker = _Worker(process, deadline=time.monotonic() + START_TIMEOUT_S)
+        worker.finalizer = weakref.finalize(self, _end, process, os.getpid())
+        return worker
+
+
+@cache
+def shared(target: str, workers: int, _process: int = 0) -> Pool:
+    """One pool per function and size in this process; pass `os.getpid()`, as a forked child must not speak into its parent's pipes."""
+    return Pool(target, workers=workers)
+
+
+def _output(worker: _Worker) -> int:
+    assert worker.process.stdout is not None
+    return worker.process.stdout.fileno()
+
+
+def _end(process: subprocess.Popen[bytes], owner: int) -> None:
+    if os.getpid() != owner:  # a fork of the owner must leave its workers alone
+        return
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout):
+        if stream is not None:
+            with suppress(BrokenPipeError):  # what was still buffered has no reader any more
+                stream.close()
+
+
+class _Batch:
+    """One `map`: hands out calls, collects replies, and kills what is late."""
+
+    def __init__(self, pool: Pool, calls: Sequence[tuple[Any, ...]], timeout_s: float, deadline: float) -> None:
+        self.pool = pool
+        self.calls = calls
+        self.timeout_s = timeout_s
+        self.deadline = deadline
+        self.outcomes: list[Outcome | None] = [None] * len(calls)
+        self.next = 0
+        self.busy: dict[int, _Worker] = {}
+        self.selector = selectors.DefaultSelector()
+
+    def run(self) -> list[Outcome]:
+        try:
+            while self.outstanding() and time.monotonic() < self.deadline:
+                while len(self.busy) < min(self.pool.workers, self.outstanding()):
+                    self.hire(self.pool.take())
+                for key, _ in self.selector.select(self.patience()):
+                    self.hear(key.data)
+                self.kill_late()
+        finally:
+            for worker in list(self.busy.values()):
+                if worker.item is None:
+                    self.release(worker)
+                else:
+                    self.dismiss(worker)
+            self.selector.close()
+        return [outcome or Outcome("timeout") for outcome in self.outcomes]
+
+    def outstanding(self) -> int:
+        """Calls without an outcome: not yet given out, or being worked on."""
+        return len(self.calls) - self.next + sum(worker.item is not None for worker in self.busy.values())
+
+    def hire(self, worker: _Worker) -> None:
+        self.busy[worker.process.pid] = worker
+        self.selector.register(_output(worker), selectors.EVENT_READ, worker)
+        if worker.ready:
+            self.assign(worker)
+
+    def assign(self, worker: _Worker) -> None:
+        """The next call to `worker`, or back to the pool with it."""
+        if self.next == len(self.calls):
+            worker.item = None
+            self.release(worker)
+            return
+        worker.item, self.next = self.next, self.next + 1
+        worker.deadline = time.monotonic() + self.timeout_s
+        try:
+            worker.send(pickle.dumps(self.calls[worker.item]))
+        except BrokenPipeError:
+            self.fail(worker, Outcome("error", "the worker process ended"))
+
+    def hear(self, worker: _Worker) -> None:
+        replies = worker.receive()
+        if replies is None:
+            if not worker.ready:
+                code = worker.process.wait()
+                raise RuntimeError(f"the worker process for {self.pool.target} ended with code {code} before its first call")
+            self.fail(worker, Outcome("error", "the worker process ended"))
+            return
+        for reply in replies:
+            if "ready" in reply:
+                worker.ready = True
+            elif worker.item is not None:
+                self.outcomes[worker.item] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
+            self.assign(worker)
+
+    def kill_late(self) -> None:
+        for worker in [worker for worker in self.busy.values() if time.monotonic() >= worker.deadline]:
+            if not worker.ready:
+                raise RuntimeError(f"no worker process for {self.pool.target} within {START_TIMEOUT_S:.0f} s")
+            self.fail(worker, Outcome("timeout"))
+
+    def fail(self, worker: _Worker, outcome: Outcome) -> None:
+        if worker.item is not None:
+            self.outcomes[worker.item] = outcome
+        self.dismiss(worker)
+
+    def dismiss(self, worker: _Worker) -> None:
+        self.forget(worker)
+        worker.kill()
+
+    def release(self, worker: _Worker) -> None:
+        self.forget(worker)
+        self.pool.give_back(worker)
+
+    def forget(self, worker: _Worker) -> None:
+        self.selector.unregister(_output(worker))
+        del self.busy[worker.process.pid]
+
+    def patience(self) -> float:
+        return max(0.0, min([self.deadline, *(worker.deadline for worker in self.busy.values())]) - time.monotonic())

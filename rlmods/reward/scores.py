@@ -1,0 +1,52 @@
+"""What a reward returned, checked and brought into the one form `Scores`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from rlmods.types import Scores
+
+
+def as_scores(result: Any, num_responses: int, name: str) -> Scores:
+    """`result` (Scores, a tensor, or a sequence of numbers and None) with plain floats as values.
+
+    Raises ValueError, naming the reward `name`, for a length other than `num_responses` and for a value that is no finite number.
+    """
+    raw = result.values if isinstance(result, Scores) else _plain(result, name)
+    values = [_number(value, row, name) for row, value in enumerate(raw)]
+    scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
+    lengths = {"values": len(values), "correct": num_responses if scores.correct is None else len(scores.correct)}
+    lengths |= {f"column {column}": len(cells) for column, cells in scores.columns.items()}
+    lengths |= {f"term {term}": len(cells) for term, cells in scores.terms.items()}
+    lengths |= {} if scores.tokens is None else {"tokens": len(scores.tokens)}
+    for what, length in lengths.items():
+        if length != num_responses:
+            raise ValueError(f"reward {name}: {length} {what} for {num_responses} responses; return one for each, None to abstain")
+    return scores
+
+
+def _plain(result: Any, name: str) -> Sequence[Any]:
+    if isinstance(result, Tensor) or type(result).__module__ == "numpy":
+        result = result.tolist()
+    if not isinstance(result, Sequence) or isinstance(result, str):
+        raise ValueError(f"reward {name}: returned {type(result).__name__}; return a list with one number for each response")
+    return result
+
+
+def _number(value: Any, row: int, name: str) -> float | None:
+    if value is None:
+        return None
+    try:
+        if isinstance(value, str):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"reward {name}: response {row} scored {value!r}, which is no number; return a float, None to abstain") from None
+    if not math.isfinite(number):
+        raise ValueError(f"reward {name}: response {row} scored {number}; return a finite number, None to abstain")
+    return number

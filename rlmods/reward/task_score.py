@@ -1,0 +1,61 @@
+"""The scorers of the reasoning-gym package."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, ClassVar
+
+from rlmods.reward.grader.extract import extract
+from rlmods.reward.pool import shared
+from rlmods.reward.reasoning_gym_scorer import TARGET
+from rlmods.types import Response, Scores, UserError
+
+
+@dataclass(frozen=True)
+class TaskScore:
+    """The score, 0 to 1, that a reasoning-gym task gives to the answer of a response; a response without an answer scores 0. A prompt that
+    is of no such task abstains.
+
+    The task and its entry come with the prompt (`data=reasoning_gym` puts them into `meta["task"]` and `meta["entry"]`). Scorers run in
+    worker processes; what cannot be scored is 0 and counted: `timeouts`, `errors`. Raises UserError where the package is missing.
+    """
+
+    threshold: float = 0.99
+    """Scores from here on are `correct`."""
+    timeout_s: float = 10.0
+    """For one answer."""
+    batch_timeout_s: float = 300.0
+    """For all the answers of one call. What is not scored by then counts under `timeouts`."""
+    workers: int = 2
+    """Processes, started when first needed and kept."""
+
+    needs_answer: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if find_spec("reasoning_gym") is None:
+            raise UserError("TaskScore needs the reasoning-gym package: pip install 'rlmods[reasoning_gym]'")
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        answers = [extract(response.text) for response in responses]
+        rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
+        calls = [(row, *_call(responses[row].prompt.meta, answer)) for row in rows if (answer := answers[row]) is not None]
+        pool = shared(TARGET, self.workers, os.getpid())
+        outcomes = pool.map([call[1:] for call in calls], timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+        values: list[float | None] = [None] * len(responses)
+        for row in rows:
+            values[row] = 0.0
+        for call, outcome in zip(calls, outcomes, strict=True):
+            values[call[0]] = float(outcome.value) if outcome.status == "ok" else 0.0
+        return Scores(
+            values=values,
+            correct=[None if value is None else value >= self.threshold for value in values],
+            counts={f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")},
+            columns={"extracted": answers},
+        )
+
+
+def _call(meta: Mapping[str, Any], answer: str) -> tuple[str, str, Any]:
+    return meta["task"], answer, meta["entry"]

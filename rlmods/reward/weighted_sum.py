@@ -1,0 +1,104 @@
+"""Several rewards as one."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from rlmods.reward.scores import as_scores
+from rlmods.types import Response, Scores, UserError
+
+
+@dataclass(frozen=True)
+class WeightedSum:
+    """sum over terms of weight * reward. A term that abstains on a response (None) is left out of that sum; where all do, so does the sum.
+
+    The unweighted scores of each term are in `Scores.terms`, its counts and columns are kept as `<term>/<name>`. `Scores.correct` comes
+    from the first term that knows. Any reward can be a term, in YAML or from the command line:
+
+        reward.terms.format.weight=0.1    ~reward.terms.overlong    +reward@reward.terms.mine.reward=mine
+
+    Raises: UserError for terms that are not written so; ValueError naming the term for a result that is not one finite number or None a
+    response; RuntimeError naming the term, file and line where a term raises, as a silent zero would train on noise.
+    """
+
+    terms: Mapping[str, Mapping[str, Any]]
+    """By name: `reward`, the callable, and `weight`, 1 where it is left out. In YAML `_convert_: all` keeps Hydra from taking the rewards,
+    which are dataclasses, for more configuration."""
+
+    def __post_init__(self) -> None:
+        if not self.terms:
+            raise UserError("WeightedSum: no terms; add one with +reward@reward.terms.accuracy.reward=accuracy")
+        for name, term in self.terms.items():
+            if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight"}:
+                raise UserError(f"WeightedSum: terms.{name} is not written as {{weight: NUMBER, reward: REWARD}} (under _convert_: all)")
+            weight = term.get("weight", 1.0)
+            if isinstance(weight, bool) or not isinstance(weight, int | float):
+                raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is no number")
+
+    @property
+    def needs_answer(self) -> bool:
+        """Whether any term reads the gold answer."""
+        return any(getattr(reward, "needs_answer", False) for reward in self.rewards.values())
+
+    @cached_property
+    def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:
+        """The terms' callables, by name."""
+        return {name: term["reward"] for name, term in self.terms.items()}
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        return {name: float(term.get("weight", 1.0)) for name, term in self.terms.items()}
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        parts = {name: _run(name, reward, responses) for name, reward in self.rewards.items()}
+        totals = [_total(self.weights, {name: part.values[row] for name, part in parts.items()}) for row in range(len(responses))]
+        return Scores(
+            values=totals,
+            correct=next((part.correct for part in parts.values() if part.correct is not None), None),
+            terms={key: values for name, part in parts.items() for key, values in {name: part.values, **_under(name, part.terms)}.items()},
+            counts={key: count for name, part in parts.items() for key, count in _under(name, part.counts).items()},
+            columns={key: column for name, part in parts.items() for key, column in _under(name, part.columns).items()},
+            tokens=self._tokens(parts, responses),
+        )
+
+    def _tokens(self, parts: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float]] | None:
+        """Token rewards of the whole, if a term gives any: the other terms' scores sit on the last token."""
+        if all(part.tokens is None for part in parts.values()):
+            return None
+        rows = []
+        for row, response in enumerate(responses):
+            total = [0.0] * len(response.tokens)
+            for name, part in parts.items():
+                value = part.values[row]
+                if value is None or not total:
+                    continue
+                spread = [0.0] * (len(total) - 1) + [value] if part.tokens is None else part.tokens[row]
+                if len(spread) != len(total):
+                    raise ValueError(f"reward {name}: {len(spread)} token rewards for the {len(total)} tokens of response {row}")
+                total = [x + self.weights[name] * y for x, y in zip(total, spread, strict=True)]
+            rows.append(total)
+        return rows
+
+
+def _run(name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequence[Response]) -> Scores:
+    try:
+        result = reward(responses)
+    except UserError:
+        raise
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        raise RuntimeError(f"reward {name} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})") from error
+    return as_scores(result, len(responses), name)
+
+
+def _total(weights: Mapping[str, float], scores: Mapping[str, float | None]) -> float | None:
+    weighted = [weights[name] * score for name, score in scores.items() if score is not None]
+    return sum(weighted) if weighted else None
+
+
+def _under(name: str, entries: Mapping[str, Any]) -> dict[str, Any]:
+    return {f"{name}/{key}": value for key, value in entries.items()}

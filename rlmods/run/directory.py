@@ -1,0 +1,155 @@
+"""The directory of a run: one a run, never reused, the same on all ranks."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from datetime import timedelta
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from omegaconf import DictConfig
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+
+from rlmods.run.files import atomic_write
+from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration
+from rlmods.types import UserError
+
+HANDOVER = "RLMODS_RUN_DIR"
+"""Environment variable in which the first rank passes the directory to processes that it starts."""
+
+PACKAGES = ("rlmods", "torch", "lightning", "transformers", "hydra-core", "numpy")
+
+_opened = itertools.count()
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """Where a run writes, and what it goes on from. Files: `config.yaml`, `versions.txt` and those that the properties name."""
+
+    path: Path
+    checkpoint: Path | None = None
+    """What to resume from: `trainer.fit(ckpt_path=...)`."""
+    iteration: int = -1
+    """Iterations completed in `checkpoint`, -1 without one. What was logged after it did not happen."""
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        return self.path / "summary.json"
+
+    @property
+    def samples(self) -> Path:
+        return self.path / "samples"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def export(self) -> Path:
+        return self.path / "export"
+
+    @classmethod
+    def open(cls, config: DictConfig) -> RunDir:
+        """Checks `config.run_dir` and `config.resume`, sets `config.run_dir` to the absolute path, and (on the first rank) writes what
+        identifies the run. Every rank calls it.
+
+        Raises:
+            UserError: the directory holds a run and `resume` does not continue it, settings changed since, no such checkpoint.
+                Nothing is written then.
+        """
+        path = Path(config.run_dir).expanduser().absolute()
+        config.run_dir = str(path)
+        if is_first_rank():
+            run = cls._checked(path, config)
+            run._record(config)
+            os.environ[HANDOVER] = str(path)
+        if store := _torchrun_store():
+            key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_opened)}"
+            if is_first_rank():
+                store.set(key, str(path))
+            path = Path(store.get(key).decode())
+        elif not is_first_rank():
+            path = Path(os.environ.get(HANDOVER, path))
+        config.run_dir = str(path)
+        return run if is_first_rank() else cls._found(path, config)
+
+    @classmethod
+    def _found(cls, path: Path, config: DictConfig) -> RunDir:
+        checkpoint = find_resume(path, config.resume)
+        return cls(path, checkpoint, -1 if checkpoint is None else read_iteration(checkpoint))
+
+    @classmethod
+    def _checked(cls, path: Path, config: DictConfig) -> RunDir:
+        if path.exists() and not path.is_dir():
+            raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
+        run = cls._found(path, config)
+        holds_run = (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
+        own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
+        if holds_run and config.resume is None:
+            raise _holds_run(path)
+        if holds_run and config.resume != "auto":
+            if not own:
+                raise UserError(f"run_dir={path} already holds another run than resume={config.resume}: choose another run_dir=...")
+            if (newest := numbered(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
+                raise UserError(f"{newest[0][1]} is newer than resume={config.resume}: take resume=auto or go on in another run_dir=...")
+        check_same_run((run.checkpoint.parents[1] if run.checkpoint else path) / "config.yaml", config)
+        return run
+
+    def _record(self, config: DictConfig) -> None:
+        """`config.yaml` and `versions.txt`; a run that goes on keeps those and adds its own under the iteration's name."""
+        going_on = (self.path / "config.yaml").exists()
+        suffix = f".resumed_{max(self.iteration, 0):06d}" if going_on else ""
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
+                file.write(as_yaml(config))
+            atomic_write(self.path / f"versions{suffix}.txt", _versions())
+        except FileExistsError as error:
+            raise _holds_run(self.path) from error
+        except OSError as error:
+            raise UserError(f"run_dir={self.path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+
+
+def is_first_rank() -> bool:
+    """Whether this process is the one that writes, told from the environment: before Lightning has started anything."""
+    if "RANK" in os.environ:
+        return os.environ["RANK"] == "0"
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def _holds_run(path: Path) -> UserError:
+    return UserError(f"run_dir={path} already holds a run: continue it with resume=auto or choose another run_dir=...")
+
+
+def _torchrun_store() -> TCPStore | None:
+    """torchrun's ranks have no parent of ours to hand over the directory, and each reads its own clock; its store is open to all."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True" or os.environ.get("WORLD_SIZE") == "1":
+        return None
+    return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(minutes=5))
+
+
+def _versions() -> str:
+    lines = [f"python {platform.python_version()}", f"platform {platform.platform()}"]
+    for name in PACKAGES:
+        try:
+            lines.append(f"{name} {version(name)}")
+        except PackageNotFoundError:
+            lines.append(f"{name} not installed")
+    root = Path(__file__).parents[2]
+    if (root / ".git").exists():
+        command = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+        try:
+            git = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        except (OSError, subprocess.TimeoutExpired):
+            git = None
+        if git is not None and git.returncode == 0:
+            lines.append(f"git {git.stdout.strip()}")
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,83 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.advantage import GAE
+from tests.batches import Batch, batch, batches, few
+from tests.reference import gae
+
+RATES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0])
+
+
+@few
+@given(batches, RATES, RATES)
+def test_equals_the_quadratic_sum_whatever_is_in_masked_slots(b: Batch, gamma: float, lam: float) -> None:
+    advantages, returns = gae(b.rewards, b.values, b.mask, gamma, lam)
+    p = b.poisoned()
+    credit = GAE(gamma, lam)(p.rewards, p.mask, p.group, p.values)
+    torch.testing.assert_close(credit.advantages, advantages)
+    torch.testing.assert_close(credit.returns, returns)
+
+
+def test_lambda_0_is_the_one_step_difference() -> None:
+    rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.75]])
+    credit = GAE(0.5, 0.0)(rewards, torch.ones(1, 3, dtype=torch.bool), torch.tensor([0]), values)
+    assert credit.advantages.tolist() == [[0.5 * 0.25 - 0.5, 0.5 * 0.75 - 0.25, 1 - 0.75]]
+
+
+def test_lambda_1_is_monte_carlo() -> None:
+    b = batch(5, 6, seed=3)
+    credit = GAE(1.0, 1.0)(b.rewards, b.mask, b.group, b.values)
+    to_go = torch.where(b.mask, b.rewards, 0).flip(1).cumsum(1).flip(1)
+    torch.testing.assert_close(credit.returns, torch.where(b.mask, to_go, 0))
+
+
+def test_an_outcome_reward_reaches_every_token_across_what_a_tool_said() -> None:
+    mask = torch.tensor([[False, True, True, False, False, True, True, False]])
+    rewards = torch.zeros(1, 8)
+    rewards[0, 6] = 2.0
+    credit = GAE(1.0, 1.0)(rewards, mask, torch.tensor([0]), torch.zeros(1, 8))
+    assert credit.returns.tolist() == [[0, 2, 2, 0, 0, 2, 2, 0]]
+    only_last = GAE(0.0, 1.0)(rewards, mask, torch.tensor([0]), torch.zeros(1, 8))
+    assert only_last.returns.tolist() == [[0, 0, 0, 0, 0, 0, 2, 0]]
+
+
+def test_a_hole_in_a_row_is_the_same_as_a_row_without_it() -> None:
+    b = batch(6, 7, seed=6, holes=0.4)
+    credit = GAE(0.9, 0.8)(b.rewards, b.mask, b.group, b.values)
+    for i, keep in enumerate(b.mask):
+        if keep.any():
+            tight = GAE(0.9, 0.8)(b.rewards[i, keep][None], b.mask[i, keep][None], b.group[i : i + 1], b.values[i, keep][None])
+            torch.testing.assert_close(credit.advantages[i, keep], tight.advantages[0])
+
+
+def test_whitening_comes_after_the_returns() -> None:
+    b = batch(6, 7, seed=6).poisoned()
+    plain, white = (GAE(whiten=w)(b.rewards, b.mask, b.group, b.values) for w in (False, True))
+    torch.testing.assert_close(white.returns, plain.returns)
+    valid = white.advantages[b.mask]
+    assert valid.mean().item() == pytest.approx(0, abs=1e-12)
+    assert valid.var(unbiased=False).item() == pytest.approx(1, abs=1e-6)
+    assert (white.advantages[~b.mask] == 0).all()
+
+
+def test_whitening_a_single_token_is_no_nan() -> None:
+    one = torch.tensor([[3.0, torch.nan]])
+    credit = GAE(whiten=True)(one, torch.tensor([[True, False]]), torch.tensor([0]), one / 2)
+    assert credit.advantages.tolist() == [[0, 0]]
+    assert credit.returns.tolist() == [[3, 0]]
+
+
+def test_needs_values() -> None:
+    b = batch(2, 3, seed=0)
+    assert GAE.needs_values
+    with pytest.raises(ValueError, match="values"):
+        GAE()(b.rewards, b.mask, b.group)
+
+
+@pytest.mark.parametrize("field", ["gamma", "lam"])
+@pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
+def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        GAE(**{field: bad})

@@ -1,0 +1,97 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlmods.advantage import GroupNorm
+from tests.batches import Batch, batches, few
+from tests.reference import group_advantage
+
+
+def outcome(scores: Tensor | list[float], group: list[int] | None = None, part: GroupNorm | None = None) -> Tensor:
+    """Advantages [N] of one-token responses with these scores."""
+    rewards = torch.as_tensor(scores)[:, None]
+    ids = torch.tensor(group or [0] * len(rewards))
+    return (part or GroupNorm())(rewards, torch.ones_like(rewards, dtype=torch.bool), ids).advantages[:, 0]
+
+
+@few
+@given(batches, st.floats(1e-8, 1e-2), st.booleans())
+def test_equals_the_loop(b: Batch, eps: float, unbiased: bool) -> None:
+    credit = GroupNorm(eps, unbiased)(b.rewards, b.mask, b.group)
+    torch.testing.assert_close(credit.advantages, group_advantage("group_norm", b.rewards, b.mask, b.group, eps, unbiased))
+    assert credit.returns is None
+
+
+def test_unbiased_by_default() -> None:
+    scores = torch.tensor([0.0, 1.0, 1.0, 4.0], dtype=torch.float64)
+    torch.testing.assert_close(outcome(scores), (scores - scores.mean()) / (scores.std() + 1e-6))
+    biased = (scores - scores.mean()) / (scores.std(unbiased=False) + 1e-6)
+    torch.testing.assert_close(outcome(scores, part=GroupNorm(unbiased=False)), biased)
+
+
+@pytest.mark.parametrize("eps", [1e-6, 1e-8])
+@pytest.mark.parametrize("scores", [[0.95] * 8, [1 / 3] * 7, [0.1, 0.1, 0.1, 0.1 + 1e-7], [0.0] * 4, [-2.0] * 3, [3.0]])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_rewards_give_exactly_0(eps: float, scores: list[float], dtype: torch.dtype) -> None:
+    assert (outcome(torch.tensor(scores, dtype=dtype), part=GroupNorm(eps)) == 0).all()
+
+
+def test_a_small_true_difference_is_not_noise() -> None:
+    assert outcome(torch.tensor([0.1, 0.1, 0.1, 0.101])).abs().min() > 0.1
+
+
+@few
+@given(st.lists(st.sampled_from([0.95, 1 / 3, 0.1, 0.1 + 1e-7, 0.0, 1.0, -1.0, 1e6]), min_size=1, max_size=16))
+def test_never_beyond_the_square_root_of_the_group(scores: list[float]) -> None:
+    advantages = outcome(torch.tensor(scores))
+    assert advantages.isfinite().all()
+    assert advantages.abs().max() <= len(scores) ** 0.5
+
+
+def test_groups_go_by_id_and_not_by_position() -> None:
+    """Shuffled rows carry their advantages along, and a lost row changes no other group."""
+    scores = torch.tensor([1.0, 0.0, 0.5, 3.0, 2.0, 2.5], dtype=torch.float64)
+    group = [4, 4, 4, 9, 9, 9]
+    whole = outcome(scores, group)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    torch.testing.assert_close(outcome(scores[order], [group[i] for i in order]), whole[order])
+    without_first = outcome(scores[1:], group[1:])
+    torch.testing.assert_close(without_first[2:], whole[3:])
+    assert not torch.allclose(without_first[:2], whole[1:3])
+    assert whole[:3].sum().item() == pytest.approx(0)
+    assert whole[3:].sum().item() == pytest.approx(0)
+
+
+def test_an_unscored_response_leaves_its_group() -> None:
+    rewards = torch.tensor([[1.0], [0.0], [torch.nan], [0.5]], dtype=torch.float64)
+    mask, group = torch.tensor([[True], [True], [False], [True]]), torch.zeros(4, dtype=torch.long)
+    advantages = GroupNorm()(rewards, mask, group).advantages
+    scored = torch.tensor([0, 1, 3])
+    torch.testing.assert_close(advantages[scored], GroupNorm()(rewards[scored], mask[scored], group[scored]).advantages)
+    assert advantages[2] == 0
+    assert (GroupNorm()(rewards, torch.zeros_like(mask), group).advantages == 0).all()
+
+
+def test_a_broken_reward_is_not_hidden() -> None:
+    assert outcome(torch.tensor([1.0, torch.nan, 0.0])).isnan().any()
+
+
+@few
+@given(batches)
+def test_garbage_in_masked_slots_changes_no_bit(b: Batch) -> None:
+    p = b.poisoned()
+    clean, dirty = (GroupNorm()(x.rewards, x.mask, x.group).advantages for x in (b, p))
+    assert torch.equal(clean, dirty)
+    assert (dirty[~b.mask] == 0).all()
+
+
+def test_says_that_it_needs_groups() -> None:
+    assert GroupNorm.needs_group
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
+def test_bad_fields_are_refused_by_name(bad: float) -> None:
+    with pytest.raises(ValueError, match="eps"):
+        GroupNorm(eps=bad)

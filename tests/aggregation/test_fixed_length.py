@@ -1,0 +1,26 @@
+import pytest
+import torch
+from hypothesis import given
+
+from rlmods.aggregation import FixedLength
+from rlmods.types import Totals
+from tests.batches import Batch, batches, few
+from tests.reference import aggregate, true_slots
+
+
+@few
+@given(batches)
+def test_equals_the_loop(b: Batch) -> None:
+    field = {(i, t): b.values[i, t] for i, ts in enumerate(true_slots(b.mask)) for t in ts}
+    expected = aggregate("fixed_length", field, b.totals.tokens, b.totals.sequences, 9)
+    torch.testing.assert_close(FixedLength(9)(b.values, b.mask, b.totals), expected)
+
+
+def test_the_divisor_is_the_constant_and_not_the_width() -> None:
+    x, mask = torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]])
+    assert FixedLength(10)(x, mask, Totals(3.0, 2.0)).item() == pytest.approx(3 / 20)
+
+
+def test_bad_fields_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="length"):
+        FixedLength(0)

@@ -1,0 +1,28 @@
+import torch
+from hypothesis import given
+
+from rlmods.aggregation import TokenMean
+from rlmods.types import Totals
+from tests.batches import Batch, batches, few, gradient
+from tests.reference import aggregate, true_slots
+
+
+@few
+@given(batches)
+def test_equals_the_loop(b: Batch) -> None:
+    field = {(i, t): b.values[i, t] for i, ts in enumerate(true_slots(b.mask)) for t in ts}
+    tokens, sequences = b.totals.tokens, b.totals.sequences
+    torch.testing.assert_close(TokenMean()(b.values, b.mask, b.totals), aggregate("token_mean", field, tokens, sequences))
+
+
+def test_weights_of_a_long_and_a_short_response_are_the_same() -> None:
+    """200 and 10 tokens: 1/210 on each."""
+    mask = torch.arange(200) < torch.tensor([[200], [10]])
+    x = torch.zeros(2, 200, dtype=torch.float64, requires_grad=True)
+    grad = gradient(TokenMean()(x, mask, Totals(210.0, 2.0)), x)
+    torch.testing.assert_close(grad[mask], torch.full((210,), 1 / 210, dtype=torch.float64))
+
+
+def test_totals_may_be_tensors() -> None:
+    x, mask = torch.ones(2, 3), torch.ones(2, 3, dtype=torch.bool)
+    assert TokenMean()(x, mask, Totals(torch.tensor(12), torch.tensor(4))) == 0.5

@@ -1,0 +1,91 @@
+"""A learner that trains one number, and calls the hooks that ours calls."""
+
+from __future__ import annotations
+
+import warnings
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from lightning.pytorch.loggers import Logger
+
+from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.data.loader import PromptLoader
+from rlmods.types import Prompt
+
+LIGHTNINGS = (".*LeafSpec", ".*does not have many workers", ".*smaller than the logging interval", ".*checkpoint directory")
+"""Its own warnings, of no concern here."""
+
+
+class Tiny(LightningModule):
+    """`batches` batches make an iteration, as with a sampling filter; each moves the weight by what the batch holds."""
+
+    def __init__(self, batches: int = 1) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.batches, self.seen = batches, list[float]()
+        self.iteration, self.optimizer_steps = 0, 0
+        self.samples: list[dict[str, Any]] = []
+        self.rollout = SimpleNamespace(on_tokens=None)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.5)
+
+    def transfer_batch_to_device(self, batch: list[Prompt], device: torch.device, dataloader_idx: int) -> list[Prompt]:
+        return batch
+
+    def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
+        self.seen += [float(prompt.text or 0) for prompt in batch]
+        if len(self.seen) % self.batches:
+            return
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(-self.weight * self.seen[-1])
+        optimizer.step()
+        self.optimizer_steps += 1
+        self.iteration += 1
+        self.samples = [{"prompt": "1+1=", "response": f"[bold]{i}", "answer": "2", "reward": float(i)} for i in range(4)]
+        metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
+        for logger in self.loggers:
+            logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
+        notify(self.trainer, "on_iteration_end", self, metrics)
+        self.trainer.should_stop = self.iteration >= self.trainer.max_iterations  # type: ignore[attr-defined]
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["tiny"] = {"iteration": self.iteration, "seen": self.seen}
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.iteration, self.seen = checkpoint["tiny"]["iteration"], checkpoint["tiny"]["seen"]
+
+
+def notify(trainer: Trainer, hook: str, learner: Any, metrics: Metrics, *rows: Rows) -> None:
+    for callback in trainer.callbacks:  # type: ignore[attr-defined]
+        if method := getattr(callback, hook, None):
+            method(trainer, learner, metrics, *rows)
+
+
+def fit(learner: Tiny, iterations: int, callbacks: list[Callback], loggers: list[Logger] | None = None, resume: Any = None) -> Tiny:
+    trainer = Trainer(
+        accelerator="cpu",
+        devices=1,
+        max_epochs=-1,
+        callbacks=callbacks,
+        logger=loggers or False,
+        enable_progress_bar=False,
+        enable_checkpointing=False,
+        enable_model_summary=False,
+    )
+    trainer.max_iterations = iterations  # type: ignore[attr-defined]
+    loader = PromptLoader([Prompt(id=str(i), text=str(i)) for i in range(1, 8)], batch_size=1)
+    with warnings.catch_warnings():
+        for message in LIGHTNINGS:
+            warnings.filterwarnings("ignore", message)
+        trainer.fit(learner, loader, ckpt_path=resume, weights_only=True)
+    return learner
+
+
+def trainer(iterations: int = 100) -> Any:
+    """For hooks that need no training."""
+    return SimpleNamespace(max_iterations=iterations, world_size=1, is_global_zero=True)

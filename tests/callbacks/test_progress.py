@@ -1,0 +1,76 @@
+import io
+import time
+from pathlib import Path
+
+import pytest
+import rich
+from rich.console import Console
+
+from rlmods.callbacks import Progress, Samples
+from rlmods.callbacks.progress import describe
+from tests.callbacks.stubs import Tiny, fit, notify, trainer
+
+
+def test_an_iteration_in_one_line() -> None:
+    metrics = {"train/reward": 0.4321, "train/accuracy": 0.375, "train/response_tokens": 6.12, "train/grad_norm": 0.81, "other": 1.0}
+    metrics |= {"train/clip_fraction/low": 0.011, "train/clip_fraction/high": 0.02}
+    assert describe(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip 0.01/0.02  grad 0.81  1.2 s"
+
+
+def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    fit(Tiny(), 2, [Progress()])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
+    assert [line.split("  ")[::2] for line in lines] == [["iteration 1/2", "tokens 2.0"], ["iteration 2/2", "tokens 2.0"]]
+
+
+def test_validation_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    stub, learner = trainer(), Tiny()
+    stub.callbacks = [Progress()]
+    notify(stub, "on_validation_metrics", learner, {"val/accuracy": 0.5, "val/pass@4": 0.75, "val/response_tokens": 3}, [])
+    assert capsys.readouterr().out == "iteration 0/100  val/accuracy 0.500  val/pass@4 0.750\n"
+
+
+def test_long_sampling_shows_that_it_lives(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    start = time.monotonic()
+    progress = Progress(patience_s=30)
+    for seconds in (20, 31, 40):
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
+        progress.on_tokens(3, 8, 50)
+    assert capsys.readouterr().out == "sampling 3/8 responses, 50 tokens\n"
+
+
+@pytest.fixture
+def screen(monkeypatch: pytest.MonkeyPatch) -> io.StringIO:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=150, _environ={"TERM": "xterm"})
+    monkeypatch.setattr(rich, "get_console", lambda: console)
+    return out
+
+
+def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
+    progress = Progress()
+
+    class Sampling(Tiny):
+        def training_step(self, batch: object, batch_idx: int) -> None:
+            for done in (0, 8, 16):
+                self.rollout.on_tokens(done, 16, 3 * done)
+                progress._bars.refresh()  # type: ignore[union-attr]
+            notify(self.trainer, "on_validation_metrics", self, {"val/accuracy": 0.625}, [])
+            super().training_step(batch, batch_idx)  # type: ignore[arg-type]
+
+    fit(Sampling(), 3, [progress, Samples(tmp_path, print_every=1)])
+    shown = screen.getvalue()
+    for part in ("sampling", "8/16", "24 tokens", "3/3", "reward", "val/accuracy 0.625", "[bold]0"):
+        assert part in shown, part
+    assert shown.endswith("\x1b[?25h")  # the cursor is back
+    assert progress._bars is None
+
+
+def test_a_failing_run_gives_the_terminal_back(screen: io.StringIO) -> None:
+    class Failing(Tiny):
+        def training_step(self, batch: object, batch_idx: int) -> None:
+            raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        fit(Failing(), 3, [Progress()])
+    assert screen.getvalue().endswith("\x1b[?25h")

@@ -1,0 +1,12 @@
+"""Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers do not fight."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+from jaxtyping import install_import_hook
+
+CHECKED = ("types", "ops", "advantage", "ratio", "kl", "aggregation")
+install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")

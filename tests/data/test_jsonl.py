@@ -1,0 +1,141 @@
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmods.data import Jsonl
+from rlmods.data.jsonl import hold_out
+from rlmods.types import Prompt, UserError
+
+USER, ASSISTANT = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "It is 4."}
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(*rows, name="data.jsonl"):
+        (tmp_path / name).write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows), encoding="utf-8")
+        return str(tmp_path / name)
+
+    return write
+
+
+def rows(n, **more):
+    return [{"prompt": f"q{i}", "answer": str(i), **more} for i in range(n)]
+
+
+def test_rows_become_prompts_and_no_column_is_lost(write):
+    path = write({"q": "1+1", "gold": 2, "hint": "small", "tags": ["a"]}, "", {"q": "é\u2028", "gold": "x", "hint": None, "tags": []})
+    splits = Jsonl(path, prompt="q", answer="gold", num_val=0)()
+    assert list(splits.train) == [
+        Prompt(id="train-1", text="1+1", answer="2", meta={"hint": "small", "tags": ["a"]}),
+        Prompt(id="train-3", text="é\u2028", answer="x", meta={"hint": None, "tags": []}),
+    ]
+    assert list(splits.val) == []
+
+
+def test_template_system_chat_response_and_id(write):
+    path = write({"prompt": "1{+}1", "answer": None, "unit": "kg", "good": "two", "key": 7})
+    fields = {"answer": None, "response": "good", "id": "key", "num_val": 0, "chat": True, "system": "Be brief."}
+    (prompt,) = Jsonl(path, template="{prompt} in {unit}\nPut the answer in \\boxed{{}}.", **fields)().train
+    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1{+}1 in kg\nPut the answer in \\boxed{}."}]
+    assert prompt == Prompt(id="7", messages=asked, answer=None, meta={"answer": None, "unit": "kg", "response": "two"})
+
+
+def test_chat_messages(write):
+    own = {"role": "system", "content": "Own."}
+    path = write({"prompt": [own, USER], "answer": "4"}, {"prompt": [USER, ASSISTANT], "answer": "4"})
+    first, second = Jsonl(path, num_val=0, system="Ours.", template="{prompt}!")().train
+    assert first.messages == [own, {"role": "user", "content": "2+2?!"}]
+    assert second.messages == [{"role": "system", "content": "Ours."}, {"role": "user", "content": "2+2?!"}]
+    assert second.meta == {"response": "It is 4."}
+    conversation = write({"turns": [USER, ASSISTANT]})
+    assert Jsonl(conversation, messages="turns", answer=None, num_val=0)().train[0].messages == [USER]
+
+
+def test_held_out_rows_are_the_same_every_time_and_in_one_split(write):
+    path = write(*rows(30))
+    splits = Jsonl(path, num_val=5)()
+    assert splits == Jsonl(path, num_val=5)()
+    assert [len(splits.train), len(splits.val)] == [25, 5]
+    assert {p.id for p in (*splits.train, *splits.val)} == {f"train-{i}" for i in range(1, 31)}
+    assert splits.val != Jsonl(path, num_val=5, seed=1)().val
+
+
+@settings(max_examples=50, deadline=None)
+@given(texts=st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=15), num_val=st.integers(0, 5), seed=st.integers(0, 9))
+def test_a_question_asked_twice_is_never_held_out(texts, num_val, seed):
+    prompts = [Prompt(id=str(i), text=t) for i, t in enumerate(texts)]
+    try:
+        train, val = hold_out(prompts, num_val, seed, "file")
+    except UserError as error:
+        assert num_val > min(sum(texts.count(t) == 1 for t in texts), len(texts) - 1)
+        hold_out(prompts, int(re.search(r"data.num_val=(\d+)$", str(error))[1]), seed, "file")
+        return
+    assert len(val) == num_val
+    assert train
+    assert not {p.text for p in train} & {p.text for p in val}
+    assert sorted(p.id for p in train + val) == sorted(p.id for p in prompts)
+
+
+def test_a_file_of_its_own_for_val(write):
+    train, val = write(*rows(4)), write(*rows(9), name="val.jsonl")
+    assert [p.id for p in Jsonl(train, val=val)().val] == [f"val-{i}" for i in range(1, 10)]
+    assert len(Jsonl(train, val=val, num_val=3)().val) == 3
+    assert len(Jsonl(train, val=val)().train) == 4
+
+
+GOOD = {"prompt": "q", "answer": "a"}
+CASES = [
+    ([{"prompt": "q", "gold_answer": "a"}], {}, r'1: no column "answer"; columns: prompt, gold_answer; type data.answer=gold_answer'),
+    ([{"question": "q", "answer": "a"}], {}, r'1: no column "prompt"; columns: question, answer; type data.prompt=COLUMN'),
+    ([GOOD, {"prompt": "q"}], {}, r'2: no column "answer"; columns: prompt; .*or data.answer=null if there is none'),
+    ([GOOD], {"response": "answers"}, r'no column "answers".*type data.response=answer'),
+    ([GOOD], {"messages": "prompts"}, r'no column "prompts".*type data.messages=prompt'),
+    ([GOOD], {"messages": "prompt"}, r"must hold a list of messages, found a text; type data.prompt=prompt"),
+    ([GOOD, {"prompt": "q", "answer": "  "}], {}, r'2: column "answer" is empty'),
+    ([{"prompt": "q", "answer": None}], {}, r'1: column "answer" must hold text, found null'),
+    ([{"prompt": "q", "answer": True}], {}, r"found true/false"),
+    ([{"prompt": "", "answer": "a"}], {}, r'1: column "prompt" is empty'),
+    ([{"prompt": 3, "answer": "a"}], {}, r"must hold text, found a number"),
+    (['{"prompt": "\\ud800", "answer": "a"}'], {}, r"half a surrogate pair"),
+    ([{"prompt": [], "answer": "a"}], {}, r'column "prompt" is empty'),
+    ([{"prompt": [{"role": "user"}], "answer": "a"}], {}, r"must list messages such as"),
+    ([{"prompt": ["hi"], "answer": "a"}], {}, r"must list messages such as"),
+    ([{"prompt": [ASSISTANT], "answer": "a"}], {}, r"must end with a user turn"),
+    ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object a line"),
+    (["[", "]"], {}, r"1: broken JSON"),
+    (["[1]"], {}, r"1: must be an object with named columns, found a list"),
+    ([], {}, r"the file has no rows; type data.train=FILE"),
+    ([{**GOOD, "k": "x"}, {**GOOD, "k": "x"}], {"id": "k"}, r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN'),
+    ([GOOD], {"template": "{question}"}, r"data.template: no \{question\} to fill in; there are: prompt, answer"),
+    ([GOOD], {"template": "{prompt} \\boxed{}"}, r"data.template=.*write a literal brace twice"),
+    ([GOOD], {"system": "Be brief."}, r"data.system is a chat message.*type data.chat=true"),
+    ([GOOD, GOOD], {"num_val": 1}, r"cannot hold out data.num_val=1 of 2 rows, 0 of them .*type data.num_val=0"),
+    (rows(3), {"num_val": 200}, r"cannot hold out data.num_val=200 of 3 rows, 3 of them .*type data.num_val=1"),
+    ([GOOD], {"num_val": -1}, r"data.num_val=-1: must be a whole number of at least 0"),
+]
+
+
+@pytest.mark.parametrize(("lines", "fields", "message"), CASES)
+def test_mistakes(write, lines, fields, message):
+    path = write(*lines)
+    with pytest.raises(UserError, match=message) as error:
+        Jsonl(path, **{"num_val": 0, **fields})()
+    assert "\n" not in str(error.value)
+    assert "data." in str(error.value) or str(error.value).startswith(f"{path}:")
+
+
+def test_files_that_cannot_be_read(tmp_path, write):
+    with pytest.raises(UserError, match=r"data=jsonl needs a file; type data\.train=FILE"):
+        Jsonl()()
+    with pytest.raises(UserError, match=r"nowhere.jsonl: cannot be read \(No such file or directory\); type data.train=FILE"):
+        Jsonl(str(tmp_path / "nowhere.jsonl"))()
+    with pytest.raises(UserError, match=r"cannot be read \(Is a directory\)"):
+        Jsonl(str(tmp_path))()
+    (tmp_path / "latin.jsonl").write_bytes(b'{"prompt": "q", "answer": "a"}\n{"prompt": "\xe9"}\n')
+    with pytest.raises(UserError, match=r"latin\.jsonl:2: not UTF-8 text"):
+        Jsonl(str(tmp_path / "latin.jsonl"))()
+    (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "q", "answer": "a"}\r\n')
+    assert Jsonl(str(tmp_path / "bom.jsonl"), num_val=0)().train[0].text == "q"

@@ -1,0 +1,178 @@
+from collections import Counter
+from itertools import chain, islice, repeat
+
+import lightning as L
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lightning.pytorch.callbacks import Callback
+
+from rlmods.data import PromptLoader, PromptModule, Splits
+from rlmods.types import Prompt, UserError
+
+
+def prompts(n):
+    return [Prompt(id=str(i), text=f"{i}?") for i in range(n)]
+
+
+def stream(loader, batches):
+    """That many batches of ids, over as many epochs as it takes."""
+    assert len(loader) >= 1
+    return [[p.id for p in batch] for batch in islice(chain.from_iterable(repeat(loader)), batches)]
+
+
+sizes = {"n": st.integers(1, 13), "batch": st.integers(1, 5), "world": st.integers(1, 3), "seed": st.integers(0, 5)}
+
+
+@settings(max_examples=60, deadline=None)
+@given(**sizes, passes=st.integers(1, 4))
+def test_every_pass_holds_every_prompt_once(n, batch, world, seed, passes):
+    loader = PromptLoader(prompts(n), batch * world, seed)
+    flat = list(chain.from_iterable(stream(loader, -(-n * passes // (batch * world)))))
+    for i in range(passes):
+        assert sorted(flat[i * n : (i + 1) * n]) == sorted(str(j) for j in range(n))
+
+
+@settings(max_examples=60, deadline=None)
+@given(**sizes, batches=st.integers(1, 12))
+def test_the_ranks_share_the_global_batch(n, batch, world, seed, batches):
+    whole = stream(PromptLoader(prompts(n), batch * world, seed), batches)
+    ranks = [stream(PromptLoader(prompts(n), batch * world, seed, rank, world), batches) for rank in range(world)]
+    assert all(len(part) == batch for rank in ranks for part in rank)
+    assert whole == [list(chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(**sizes, before=st.integers(0, 9), world_after=st.integers(1, 3))
+def test_a_state_resumes_at_the_next_batch_on_any_number_of_ranks(n, batch, world, seed, before, world_after):
+    size = batch * world * world_after
+    straight = stream(PromptLoader(prompts(n), size, seed), before + 5)
+    interrupted = PromptLoader(prompts(n), size, seed, world - 1, world)
+    stream(interrupted, before)
+    resumed = [PromptLoader(prompts(n), size, seed, rank, world_after) for rank in range(world_after)]
+    for loader in resumed:
+        loader.load_state_dict(interrupted.state_dict())
+    parts = zip(*(stream(loader, 5) for loader in resumed), strict=True)
+    assert straight[before:] == [list(chain.from_iterable(part)) for part in parts]
+
+
+def test_another_batch_size_resumes_at_the_next_prompt():
+    first, second = PromptLoader(prompts(7), 3), PromptLoader(prompts(7), 4)
+    seen = stream(first, 3)
+    second.load_state_dict(first.state_dict())
+    assert list(chain.from_iterable(seen + stream(second, 3))) == list(chain.from_iterable(stream(PromptLoader(prompts(7), 3), 7)))
+
+
+def test_passes_and_seeds_differ_and_repeat():
+    passes = stream(PromptLoader(prompts(20), 20), 3)
+    assert len(set(map(tuple, passes))) == 3
+    assert passes == stream(PromptLoader(prompts(20), 20), 3)
+    assert passes != stream(PromptLoader(prompts(20), 20, seed=1), 3)
+
+
+def test_an_epoch_is_finite_and_sized():
+    loader = PromptLoader(prompts(7), 3)
+    assert len(loader) == 3 == len(list(loader))
+    assert len(PromptLoader(prompts(2), 5)) == 1
+    batch = next(iter(PromptLoader(prompts(2), 5)))
+    assert sorted(Counter(p.id for p in batch).values()) == [2, 3]
+
+
+def test_the_state_is_plain_and_moves_before_the_batch_is_handed_out():
+    loader = PromptLoader(prompts(7), 3)
+    next(iter(loader))
+    state = loader.state_dict()
+    assert state["taken"] == 3
+    assert all(type(value) is int for value in state.values())
+
+
+def test_mistakes():
+    state = PromptLoader(prompts(7), 3).state_dict()
+    changed = [*prompts(6), Prompt(id="6", text="6!")]
+    for other in (prompts(8), changed):
+        with pytest.raises(UserError, match=f"data changed between save and resume .7 prompts then, {len(other)} now.*resume=null"):
+            PromptLoader(other, 3).load_state_dict(state)
+    with pytest.raises(UserError, match="seed changed between save and resume; type seed=0"):
+        PromptLoader(prompts(7), 3, seed=1).load_state_dict(state)
+    with pytest.raises(UserError, match="batch of 5 prompts cannot be shared evenly by 2 ranks"):
+        PromptLoader(prompts(7), 5, world_size=2)
+    with pytest.raises(UserError, match="no prompts to train on"):
+        PromptLoader([], 1)
+
+
+class Recorder(L.LightningModule):
+    """Notes the ids that reach `training_step`; may write a checkpoint inside one, or stop after one."""
+
+    def __init__(self, save_in=None, path=None):
+        super().__init__()
+        self.automatic_optimization = False
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen, self.save_in, self.path = [], save_in, path
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), 0.1)
+
+    def training_step(self, batch, batch_idx):
+        self.seen.append([p.id for p in batch])
+        if len(self.seen) == self.save_in:
+            self.trainer.save_checkpoint(self.path)
+        optimizer = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(self.weight.sum())
+        optimizer.step()
+
+
+class Stop(Callback):
+    def __init__(self, after, save_at=None, path=None):
+        self.after, self.save_at, self.path = after, save_at, path
+
+    def on_train_batch_end(self, trainer, module, *args):
+        if len(module.seen) == self.save_at:
+            trainer.save_checkpoint(self.path)
+        trainer.should_stop = trainer.should_stop or len(module.seen) == self.after
+
+
+def fit(batches, *, n=7, max_steps=-1, resume=None, save_in=None, save_at=None, path=None):
+    module = Recorder(save_in, path)
+    trainer = L.Trainer(
+        max_epochs=-1, max_steps=max_steps, use_distributed_sampler=False, callbacks=[Stop(batches, save_at, path)], accelerator="cpu",
+        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+    )  # fmt: skip
+    trainer.fit(module, datamodule=PromptModule(Splits(prompts(n), ()), batch_size=3, seed=4), ckpt_path=resume)
+    return module.seen
+
+
+LIGHTNING_WARNINGS = ["ignore:.*does not have many workers", "ignore:.*LeafSpec.*", "ignore:.*isinstance.treespec.*"]
+pytestmark = [pytest.mark.filterwarnings(w) for w in LIGHTNING_WARNINGS]
+
+
+@pytest.mark.parametrize("where", ["save_in", "save_at"])
+@pytest.mark.parametrize("at", range(1, 8))
+@pytest.mark.parametrize("stop", ["should_stop", "max_steps"])
+def test_lightning_resumes_anywhere_without_repeating_or_skipping(tmp_path, where, at, stop):
+    """7 prompts in batches of 3: epochs of 3 batches, so 4 to 6 lie in epoch 2, and 3 and 6 end one."""
+    total, path = 14, tmp_path / "stopped.ckpt"
+    straight = fit(total)
+    assert straight == stream(PromptLoader(prompts(7), 3, seed=4), total)
+    assert fit(at, path=path, **{where: at}) == straight[:at]
+    # saved inside a step, before its optimizer step: Lightning's step counter has not counted it
+    limit = {"max_steps": total - (where == "save_in")} if stop == "max_steps" else {}
+    assert fit(total - at, resume=path, **limit) == straight[at:]
+
+
+def test_lightning_refuses_a_checkpoint_of_other_data(tmp_path):
+    fit(2, path=tmp_path / "a.ckpt", save_at=2)
+    with pytest.raises(UserError, match="data changed"):
+        fit(2, n=8, resume=tmp_path / "a.ckpt")
+
+
+def test_module_asks_the_strategy_for_its_ranks():
+    module = PromptModule(Splits(prompts(7), ()), batch_size=4)
+    assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (0, 1)
+
+    class Trainer:
+        distributed_sampler_kwargs = {"num_replicas": 2, "rank": 1}  # noqa: RUF012
+
+    module.trainer = Trainer()
+    assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (1, 2)

@@ -1,0 +1,26 @@
+from dataclasses import MISSING, fields
+from pathlib import Path
+
+import pytest
+from hydra.utils import get_class, instantiate
+from omegaconf import OmegaConf
+
+from rlmods.data import Splits
+
+OPTIONS = sorted((Path(__file__).parents[2] / "conf" / "data").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("path", OPTIONS, ids=lambda p: p.stem)
+def test_an_option_spells_out_the_fields_and_their_defaults(path):
+    assert path.read_text().startswith("# ")
+    option = OmegaConf.to_container(OmegaConf.load(path))
+    part = get_class(option.pop("_target_"))
+    assert part.__module__ == f"rlmods.data.{path.stem}"
+    assert option == {f.name: f.default if f.default is not MISSING else f.default_factory() for f in fields(part)}
+
+
+def test_hydra_builds_the_default():
+    config = OmegaConf.load(next(p for p in OPTIONS if p.stem == "arithmetic"))
+    splits = instantiate(config, num_train=5, _convert_="all")()
+    assert isinstance(splits, Splits)
+    assert len(splits.train) == 5

@@ -1,0 +1,48 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.ratio import Soft
+from tests.batches import Batch, batches, few, gradient
+from tests.reference import dense, soft
+
+TEMPERATURES = st.floats(0.1, 5)
+
+
+@few
+@given(batches, TEMPERATURES, TEMPERATURES)
+def test_equals_the_loop(b: Batch, positive: float, negative: float) -> None:
+    fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
+    surrogate = Soft(positive, negative)(fast, b.advantages, b.mask)
+    field, _ = soft(slow, b.advantages, b.mask, positive, negative)
+    torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
+    assert not surrogate.clipped.any()
+    if field:
+        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+
+
+@pytest.mark.parametrize("tau", [0.5, 1.0, 1.05, 10.0])
+@pytest.mark.parametrize("advantage", [-2.0, 3.0])
+def test_the_slope_at_ratio_1_is_the_advantage_for_every_temperature(tau: float, advantage: float) -> None:
+    d = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
+    surrogate = Soft(tau, tau)(d, torch.full_like(d, advantage), torch.ones(1, 1, dtype=torch.bool))
+    assert gradient(surrogate.objective.sum(), d).item() == pytest.approx(advantage)
+
+
+def test_gradient_fades_on_both_sides_and_faster_for_negative_advantages() -> None:
+    d = torch.tensor([[0.0, 1.0, 1.5]], dtype=torch.float64, requires_grad=True)
+    mask = torch.ones(1, 3, dtype=torch.bool)
+    slopes = []
+    for advantage in (1.0, -1.0):
+        grad = gradient(Soft(1.0, 2.0)(d, torch.full_like(d, advantage), mask).objective.sum(), d)
+        slopes.append((grad / d.exp()).abs()[0])
+    assert slopes[0][0] > slopes[0][1] > slopes[0][2] > 0
+    assert (slopes[1][1:] < slopes[0][1:]).all()
+
+
+@pytest.mark.parametrize("field", ["positive_temperature", "negative_temperature"])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        Soft(**{field: bad})

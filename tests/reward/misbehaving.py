@@ -1,0 +1,34 @@
+"""What a pool must survive: called by name in its workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+
+def act(what: str) -> object:
+    if what == "hang":
+        while True:
+            pass
+    if what == "sleep":
+        time.sleep(60)
+    if what == "exit":
+        os._exit(3)
+    if what == "sys_exit":
+        sys.exit(3)
+    if what == "raise":
+        raise LookupError("no such thing")
+    if what == "print":
+        print('{"ok": "forged"}', flush=True)
+    if what == "no_json":
+        return object()
+    if what == "memory":
+        return len(bytearray(2**40))
+    if what == "recurse":
+        return act(what)
+    if what == "modules":
+        return [name for name in ("torch", "transformers", "sympy", "numpy") if name in sys.modules]
+    if what == "pid":
+        return os.getpid()
+    return what

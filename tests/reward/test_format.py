@@ -1,0 +1,43 @@
+from __future__ import annotations
+
+import pytest
+
+from rlmods.reward import Format
+from rlmods.types import UserError
+from tests.reward.samples import response
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "score"),
+    [
+        ("think_answer", "<think>a</think><answer>5</answer>", 1.0),
+        ("think_answer", "  <think>a\nb</think>\n\n<answer>\n5\n</answer>\n", 1.0),
+        ("think_answer", "Well, <think>a</think><answer>5</answer>", 0.0),
+        ("think_answer", "<think>a</think><answer>5</answer> so 5", 0.0),
+        ("think_answer", "<think>a</think> so <answer>5</answer>", 0.0),
+        ("think_answer", "<think> </think><answer>5</answer>", 0.0),
+        ("think_answer", "<think>a</think><answer> </answer>", 0.0),
+        ("think_answer", "<think>a</think><think>b</think><answer>5</answer>", 0.0),
+        ("think_answer", "<think>a</think><answer>5</answer><answer>6</answer>", 0.0),
+        ("think_answer", "<think>a<answer>5</answer></think>", 0.0),
+        ("think_answer", "<answer>5</answer><think>a</think>", 0.0),
+        ("think_answer", "<think>a", 0.0),
+        ("answer", "so <answer>5</answer>.", 1.0),
+        ("answer", "<answer>5</answer><answer>5</answer>", 0.0),
+        ("answer", "<answer></answer>", 0.0),
+        ("answer", "</answer>5<answer>", 0.0),
+        ("answer", "<answer>5", 0.0),
+        ("boxed", r"so \boxed{\frac{1}{2}}.", 1.0),
+        ("boxed", r"\boxed{1} \boxed{2}", 0.0),
+        ("boxed", r"\boxed{ }", 0.0),
+        ("boxed", r"\boxed{1", 0.0),
+        ("boxed", "5", 0.0),
+    ],
+)
+def test_one_of_each_part_and_none_empty(style: str, text: str, score: float) -> None:
+    assert list(Format(style)([response(text)])) == [score]  # type: ignore[arg-type]
+
+
+def test_an_unknown_style_is_refused() -> None:
+    with pytest.raises(UserError, match="think_answer, answer, boxed"):
+        Format("xml")  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rlmods.reward.pool import Outcome, Pool
+
+TARGET = "tests.reward.misbehaving:act"
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    pool = Pool(TARGET, workers=2)
+    yield pool
+    pool.close()
+
+
+def run(pool: Pool, *whats: str, timeout_s: float = 1.0, batch_timeout_s: float = 60.0) -> list[Outcome]:
+    return pool.map([(what,) for what in whats], timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)
+
+
+def alive(pid: int) -> bool:
+    stat = Path(f"/proc/{pid}/stat")
+    return stat.exists() and stat.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def until(condition: object, *, seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:  # type: ignore[operator]
+        time.sleep(0.02)
+    return bool(condition())  # type: ignore[operator]
+
+
+def check_everything(pool: Pool) -> None:
+    whats = ["a", "hang", "b", "exit", "c", "raise", "d", "sys_exit", "no_json", "memory", "recurse", "print", "e"]
+    outcomes = run(pool, *whats)
+    found = {what: outcome.status for what, outcome in zip(whats, outcomes, strict=True)}
+    errors = dict.fromkeys(["exit", "raise", "sys_exit", "no_json", "memory", "recurse"], "error")
+    assert found == {**dict.fromkeys("abcde", "ok"), "print": "ok", "hang": "timeout", **errors}
+    assert outcomes[5].value == "LookupError: no such thing"
+    assert outcomes[11].value == "print"
+
+
+def test_hangs_crashes_and_nonsense_cost_their_own_call_alone(pool: Pool) -> None:
+    start = time.monotonic()
+    check_everything(pool)
+    assert time.monotonic() - start < 30
+
+
+def test_from_a_thread(pool: Pool) -> None:
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            check_everything(pool)
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_from_an_event_loop(pool: Pool) -> None:
+    async def work() -> list[Outcome]:
+        return run(pool, "a", "raise")
+
+    assert [outcome.status for outcome in asyncio.run(work())] == ["ok", "error"]
+
+
+def test_answers_come_in_the_order_of_the_calls(pool: Pool) -> None:
+    whats = [str(n) for n in range(200)]
+    assert [outcome.value for outcome in run(pool, *whats)] == whats
+
+
+def test_the_batch_has_a_deadline(pool: Pool) -> None:
+    start = time.monotonic()
+    outcomes = run(pool, *["sleep"] * 6, timeout_s=50.0, batch_timeout_s=1.0)
+    assert time.monotonic() - start < 10
+    assert outcomes == [Outcome("timeout")] * 6
+    assert run(pool, "a") == [Outcome("ok", "a")]
+
+
+def test_workers_are_kept_between_batches_and_a_killed_one_is_replaced(pool: Pool) -> None:
+    before = {run(pool, "pid")[0].value for _ in range(4)}
+    assert len(before) <= 2
+    assert os.getpid() not in before
+    run(pool, "hang", "hang", timeout_s=0.2)
+    assert run(pool, "pid")[0].value not in before
+    assert not any(map(alive, before))
+
+
+def test_workers_import_nothing_heavy() -> None:
+    pool = Pool(TARGET, workers=1)
+    assert run(pool, "modules") == [Outcome("ok", [])]
+    pool.close()
+    code = "import rlmods.reward.grader as g, sys; g.verify(r'\\boxed{x+1}', '1+x'); print('torch' in sys.modules, 'sympy' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False False\n"
+
+
+def test_a_function_that_cannot_be_imported_is_an_error_at_once(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RuntimeError, match="no_such_module"):
+        run(Pool("no_such_module:act", workers=1), "a")
+    assert "no_such_module" in capfd.readouterr().err
+
+
+def test_no_process_outlives_its_pool() -> None:
+    pool = Pool(TARGET, workers=1)
+    pid = run(pool, "pid")[0].value
+    assert alive(pid)
+    del pool
+    gc.collect()
+    assert until(lambda: not alive(pid))
+
+
+@pytest.mark.parametrize("ending", ["", "os.kill(os.getpid(), 9)"])
+def test_no_process_outlives_its_parent_even_in_the_middle_of_a_call(ending: str) -> None:
+    code = f"""
+import os, threading, time
+from rlmods.reward.pool import Pool
+pool = Pool({TARGET!r}, workers=1)
+print(pool.map([("pid",)], timeout_s=30, batch_timeout_s=60)[0].value, flush=True)
+threading.Thread(target=pool.map, args=([("hang",)],), kwargs=dict(timeout_s=300, batch_timeout_s=300), daemon=True).start()
+time.sleep(0.3)
+{ending}
+"""
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert "Traceback" not in done.stderr
+    assert until(lambda: not alive(int(done.stdout)))

@@ -1,0 +1,82 @@
+"""Inverse-CDF sampling: exact at its edges."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmods.rollout.draw import draw, truncate, uniforms
+
+PINNED = [0.7383111818600042, 0.7930586100733489, 0.7131344960449167]
+EDGES = [0.0, 2**-60, 0.25, 0.5, 1 - 2**-53, 1.0]  # 1.0: what float32 makes of the one before
+
+
+def test_uniforms_are_pinned_and_prefix_stable():
+    """Numbers on file: another platform or version must not change what an old seed samples."""
+    assert uniforms(3, 1, "a", 0).tolist() == PINNED
+    assert uniforms(300, 1, "a", 0)[:3].tolist() == PINNED
+    others = [(1, "a", 1), (2, "a", 0), (1, "b", 0), (1, "a0"), ("1", "a", 0)]
+    assert len({float(uniforms(1, *key)[0]) for key in others} | {PINNED[0]}) == 6
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32 - 1), st.integers(1, 70), st.sampled_from([0.3, 1.0, 2.0]))
+def test_slow_reference(seed, words, temperature):
+    g = torch.Generator().manual_seed(seed)
+    logits, u = torch.randn(4, words, generator=g) * 4, torch.rand(4, generator=g, dtype=torch.float64)
+    tokens, logprobs = draw(logits, u, temperature=temperature)
+    for row in range(4):
+        p = (logits[row].double() / temperature).softmax(-1)
+        below = sum(p[: int(tokens[row])].tolist())
+        assert below - 1e-6 <= float(u[row]) <= below + float(p[tokens[row]]) + 1e-6
+        torch.testing.assert_close(logprobs[row].double(), p[tokens[row]].log(), rtol=0, atol=1e-5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.booleans(), min_size=2, max_size=40).filter(any), st.sampled_from(EDGES))
+def test_impossible_words_are_never_drawn(possible, u):
+    """Not first, not last, not between, at either end of the unit interval."""
+    possible = torch.tensor(possible)
+    logits = torch.randn(1, len(possible)).masked_fill(~possible, -torch.inf)
+    tokens, logprobs = draw(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)
+    assert possible[tokens]
+    assert logprobs.isfinite()
+
+
+def test_rare_words_have_their_share():
+    """Words of probability 2e-12 behind common ones: each still has its own stretch of the unit interval."""
+    logits = torch.tensor([[0.0] * 1000 + [-20.0] * 1000])
+    cdf = logits[0].double().softmax(-1).cumsum(-1)
+    words = torch.arange(1, 2000)
+    tokens, _ = draw(logits.expand(len(words), -1), (cdf[words - 1] + cdf[words]) / 2, temperature=1.0)
+    assert tokens.tolist() == words.tolist()
+
+
+def test_bfloat16_logits_are_drawn_from_in_float32():
+    logits, u = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(8, dtype=torch.float64) / 8
+    for have, want in zip(draw(logits, u, temperature=0.7), draw(logits.float(), u, temperature=0.7), strict=True):
+        assert torch.equal(have, want)
+
+
+def test_underflow_is_impossible_too():
+    logits = torch.tensor([[-200.0, 0.0, -200.0]])
+    for u in EDGES:
+        assert draw(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)[0].item() == 1
+
+
+def test_greedy_reports_temperature_one():
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    token, logprob = draw(logits, torch.tensor([0.99], dtype=torch.float64), temperature=0.0, top_k=1)
+    assert token.item() == 1
+    torch.testing.assert_close(logprob, logits.log_softmax(-1)[:, 1])
+
+
+def test_truncation_keeps_the_fewest_words():
+    scores = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
+    kept = {p: truncate(scores, top_p=p, top_k=0).isfinite().int().tolist()[0] for p in (1e-9, 0.49, 0.51, 0.76, 0.91)}
+    assert kept == {1e-9: [0, 1, 0, 0], 0.49: [0, 1, 0, 0], 0.51: [0, 1, 0, 1], 0.76: [0, 1, 1, 1], 0.91: [1, 1, 1, 1]}
+    assert truncate(scores, top_p=1.0, top_k=2).isfinite().int().tolist() == [[0, 1, 0, 1]]
+    assert torch.equal(truncate(scores, top_p=1.0, top_k=9), scores)
+    # top_p counts the mass among the top_k: 0.5 / 0.75 reaches 0.6 alone
+    assert truncate(scores, top_p=0.6, top_k=2).isfinite().int().tolist() == [[0, 1, 0, 0]]

@@ -1,0 +1,139 @@
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+from rlmods.run import RunDir
+from rlmods.run.directory import HANDOVER
+from rlmods.types import UserError
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv(HANDOVER, "")
+
+
+def config(run_dir: Path, **changes: Any) -> DictConfig:
+    plain = {"seed": 1, "ratio": {"low": 0.2}, "trainer": {"max_iterations": 5}, "export": "${run_dir}/export", "resume": None}
+    return OmegaConf.create({**plain, "run_dir": str(run_dir), **changes})
+
+
+def checkpoint(path: Path, iteration: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"iteration": iteration, "loops": {}}, path)
+    return path
+
+
+def files(path: Path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
+
+
+def test_a_fresh_run_writes_what_identifies_it(tmp_path: Path) -> None:
+    run = RunDir.open(config(tmp_path / "run"))
+    assert (run.checkpoint, run.iteration) == (None, -1)
+    assert sorted(files(run.path)) == ["config.yaml", "versions.txt"]
+    saved = OmegaConf.load(run.path / "config.yaml")
+    assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
+    assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
+        "python", "platform", "rlmods", "torch", "lightning", "transformers", "hydra-core"
+    }  # fmt: skip
+
+
+def test_a_relative_directory_is_made_absolute_for_everyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    given = config(Path("runs/a"))
+    assert RunDir.open(given).path == tmp_path / "runs/a"
+    assert given.run_dir == os.environ[HANDOVER] == str(tmp_path / "runs/a")
+
+
+def test_a_directory_with_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path))
+    before = files(tmp_path)
+    with pytest.raises(UserError, match=r"already holds a run: continue it with resume=auto or choose another run_dir=\.\.\.$"):
+        RunDir.open(config(tmp_path))
+    assert files(tmp_path) == before
+
+
+def test_resuming_goes_on_and_overwrites_nothing(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path))
+    before = files(tmp_path)
+    newest = checkpoint(tmp_path / "checkpoints/iteration_000004.ckpt", 4)
+    run = RunDir.open(config(tmp_path, resume="auto", trainer={"max_iterations": 9}))
+    assert (run.checkpoint, run.iteration) == (newest, 4)
+    after = files(tmp_path)
+    assert {name: after[name] for name in before} == before
+    assert {"config.resumed_000004.yaml", "versions.resumed_000004.txt"} < after.keys()
+
+
+def test_auto_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
+    assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
+    assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
+
+
+def test_changed_settings_are_another_run(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path))
+    changed = config(tmp_path, resume="auto", ratio={"low": 0.3, "high": 1}, trainer={}, logger={"csv": 1})
+    with pytest.raises(UserError, match=r"began with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): ") as error:
+        RunDir.open(changed)
+    assert "\n" not in str(error.value)
+
+
+def test_a_run_may_branch_off_another(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path / "a"))
+    start = checkpoint(tmp_path / "a/checkpoints/iteration_000002.ckpt", 2)
+    run = RunDir.open(config(tmp_path / "b", resume=str(start)))
+    assert (run.checkpoint, run.iteration) == (start, 2)
+    with pytest.raises(UserError, match="began with seed=1"):
+        RunDir.open(config(tmp_path / "c", resume=str(start), seed=2))
+    assert not (tmp_path / "c").exists()
+
+
+def test_resuming_never_mixes_runs_or_discards_newer_checkpoints(tmp_path: Path) -> None:
+    for name in "ab":
+        RunDir.open(config(tmp_path / name))
+    old, _ = (checkpoint(tmp_path / f"a/checkpoints/iteration_00000{n}.ckpt", n) for n in (2, 3))
+    with pytest.raises(UserError, match="holds another run"):
+        RunDir.open(config(tmp_path / "b", resume=str(old)))
+    with pytest.raises(UserError, match=r"iteration_000003.ckpt is newer than"):
+        RunDir.open(config(tmp_path / "a", resume=str(old)))
+
+
+@pytest.mark.parametrize("where", ["file", "file/below"])
+def test_an_impossible_directory_is_one_line(tmp_path: Path, where: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"choose another run_dir=\.\.\.$"):
+        RunDir.open(config(tmp_path / where))
+
+
+def test_other_ranks_take_the_handed_over_directory_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = RunDir.open(config(tmp_path / "12-00-01"))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    given = config(tmp_path / "12-00-02")
+    assert RunDir.open(given) == first
+    assert given.run_dir == str(first.path)
+    assert os.listdir(tmp_path) == ["12-00-01"]
+
+
+@pytest.mark.slow
+def test_ranks_of_torchrun_agree(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import os, sys\nfrom omegaconf import OmegaConf\nfrom rlmods.run import RunDir\n"
+        "for job in 'ab':\n"
+        "    run = RunDir.open(OmegaConf.create({'run_dir': f'{sys.argv[1]}/{job}' + os.environ['RANK'], 'resume': None}))\n"
+        "    open(sys.argv[1] + '/out' + job + os.environ['RANK'], 'w').write(run.path.name)\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(tmp_path)]
+    run = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    assert [(tmp_path / f"out{job}{rank}").read_text() for job in "ab" for rank in "01"] == ["a0", "a0", "b0", "b0"]
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]

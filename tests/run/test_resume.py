@@ -1,0 +1,69 @@
+import logging
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlmods.run import find_resume
+from rlmods.types import UserError
+
+
+def checkpoint(path: Path, iteration: int) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    torch.save({"iteration": iteration, "loops": {}}, path)
+    return path
+
+
+def test_nothing_asked_for(tmp_path: Path) -> None:
+    checkpoint(tmp_path / "checkpoints/iteration_000001.ckpt", 1)
+    assert find_resume(tmp_path, None) is None
+
+
+def test_auto_takes_the_newest_by_number(tmp_path: Path) -> None:
+    assert find_resume(tmp_path, "auto") is None
+    folder = tmp_path / "checkpoints"
+    newest = checkpoint(folder / "iteration_1000000.ckpt", 1000000)  # sorts before 999999 as text
+    checkpoint(folder / "iteration_999999.ckpt", 999999)
+    checkpoint(folder / ".iteration_1000001.ckpt.tmp", 1000001)
+    checkpoint(folder / "last.ckpt", 2000000)
+    assert find_resume(tmp_path, "auto") == newest
+
+
+def test_auto_passes_over_what_a_full_disk_cut_off(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "checkpoints"
+    good, cut = (checkpoint(folder / f"iteration_00000{n}.ckpt", n) for n in (1, 2))
+    cut.write_bytes(cut.read_bytes()[:200])
+    with caplog.at_level(logging.WARNING):
+        assert find_resume(tmp_path, "auto") == good
+    assert str(cut) in caplog.text
+    good.write_bytes(b"")
+    with pytest.raises(UserError, match="none of its 2 checkpoints can be read"):
+        find_resume(tmp_path, "auto")
+
+
+def test_a_path_is_a_checkpoint_a_folder_of_them_or_a_run(tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "checkpoints/iteration_000003.ckpt", 3)
+    assert {find_resume(Path("elsewhere"), str(given)) for given in (path, path.parent, tmp_path)} == {path}
+
+
+def test_a_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints/iteration_000003.ckpt"
+    checkpoint(folder / "meta.pt", 3)
+    assert find_resume(tmp_path, "auto") == find_resume(tmp_path, str(folder)) == folder
+
+
+def test_a_bad_path_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "text.ckpt").write_text("hello")
+    (tmp_path / "empty").mkdir()
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "weights.ckpt")
+    cases = {
+        "missing.ckpt": "no such file or folder",
+        "text.ckpt": "cannot be read as a checkpoint",
+        "weights.ckpt": "not a checkpoint of a training run",
+        "empty": r"no iteration_\*.ckpt in this folder",
+    }
+    for name, says in cases.items():
+        with pytest.raises(UserError, match=says) as error:
+            find_resume(tmp_path, str(tmp_path / name))
+        assert name in str(error.value)
+        assert "\n" not in str(error.value)

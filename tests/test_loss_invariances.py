@@ -1,0 +1,124 @@
+"""What must not change a loss or its gradient, for every ratio with every aggregation."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
+from rlmods.protocols import Aggregation, Ratio
+from rlmods.ratio import CISPO, Clipped, Soft, Unclipped
+from rlmods.types import Totals
+from tests.batches import Batch, batch, batches, few, gradient
+
+RATIOS = {
+    "symmetric": Clipped(),
+    "clip_higher": Clipped(0.2, 0.28),
+    "dual": Clipped(dual=1.5),
+    "sequence": Clipped(0.05, 0.08, "sequence"),
+    "sequence_token": Clipped(0.05, 0.08, "sequence_token"),
+    "soft": Soft(),
+    "cispo": CISPO(),
+    "cispo_two_sided": CISPO(0.2, 0.28),
+    "none": Unclipped(),
+}
+AGGREGATIONS = {"token_mean": TokenMean(), "sequence_mean": SequenceMean(), "fixed_length": FixedLength(16)}
+
+every_loss = pytest.mark.parametrize(
+    ("ratio", "aggregation"),
+    [pytest.param(r, a, id=f"{rn}-{an}") for rn, r in RATIOS.items() for an, a in AGGREGATIONS.items()],
+)
+
+
+def loss(ratio: Ratio, aggregation: Aggregation, b: Batch, totals: Totals | None = None) -> tuple[Tensor, Tensor]:
+    """-aggregation(objective), and its gradient with respect to the log-ratio."""
+    d = b.log_ratio.clone().requires_grad_()
+    value = -aggregation(ratio(d, b.advantages, b.mask).objective, b.mask, totals or b.totals)
+    assert value.requires_grad
+    return value.detach(), gradient(value, d)
+
+
+@every_loss
+def test_something_moves(ratio: Ratio, aggregation: Aggregation) -> None:
+    b = batch(8, 7, seed=1)
+    value, grad = loss(ratio, aggregation, b)
+    assert value.abs() > 1e-3
+    assert grad[b.mask].norm() > 1e-3
+    assert (grad[~b.mask] == 0).all()
+
+
+@every_loss
+@few
+@given(batches)
+def test_garbage_in_masked_slots_changes_no_bit(ratio: Ratio, aggregation: Aggregation, b: Batch) -> None:
+    poisoned = b.poisoned()
+    for clean, dirty in zip(loss(ratio, aggregation, b), loss(ratio, aggregation, poisoned), strict=True):
+        assert torch.equal(clean, dirty)
+    clean, dirty = (ratio(x.log_ratio, x.advantages, x.mask) for x in (b, poisoned))
+    assert torch.equal(clean.objective, dirty.objective)
+    assert torch.equal(clean.clipped, dirty.clipped)
+    assert not clean.clipped[~b.mask].any()
+
+
+@every_loss
+@few
+@given(batches, st.integers(1, 50))
+def test_padding_width_changes_nothing(ratio: Ratio, aggregation: Aggregation, b: Batch, columns: int) -> None:
+    value, grad = loss(ratio, aggregation, b)
+    wide, wide_grad = loss(ratio, aggregation, b.padded(columns))
+    torch.testing.assert_close(wide, value)
+    torch.testing.assert_close(wide_grad[:, : b.mask.shape[1]], grad)
+
+
+@every_loss
+@few
+@given(batches, st.randoms(use_true_random=False))
+def test_row_order_changes_nothing(ratio: Ratio, aggregation: Aggregation, b: Batch, random) -> None:
+    rows = torch.tensor(random.sample(range(len(b.mask)), len(b.mask)))
+    value, grad = loss(ratio, aggregation, b)
+    shuffled, shuffled_grad = loss(ratio, aggregation, b.select(rows))
+    torch.testing.assert_close(shuffled, value)
+    torch.testing.assert_close(shuffled_grad, grad[rows])
+
+
+@every_loss
+@few
+@given(batches, st.integers(1, 8))
+def test_microbatches_add_up(ratio: Ratio, aggregation: Aggregation, b: Batch, size: int) -> None:
+    value, grad = loss(ratio, aggregation, b)
+    parts = [loss(ratio, aggregation, b.select(rows), b.totals) for rows in torch.arange(len(b.mask)).split(size)]
+    torch.testing.assert_close(sum(v for v, _ in parts), value)
+    torch.testing.assert_close(torch.cat([g for _, g in parts]), grad)
+
+
+@every_loss
+def test_a_batch_without_a_true_slot_is_0_with_a_gradient_of_0(ratio: Ratio, aggregation: Aggregation) -> None:
+    b = batch(4, 5, seed=2)
+    silent = Batch(b.log_ratio, b.advantages, b.rewards, b.values, torch.zeros_like(b.mask), b.group).poisoned()
+    value, grad = loss(ratio, aggregation, silent)
+    assert value == 0
+    assert (grad == 0).all()
+
+
+@pytest.mark.parametrize("ratio", RATIOS.values(), ids=RATIOS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_on_policy_every_ratio_is_plain_policy_gradient(ratio: Ratio, dtype: torch.dtype) -> None:
+    b = batch(8, 7, seed=5)
+    d = torch.zeros_like(b.log_ratio, dtype=dtype, requires_grad=True)
+    advantages = b.advantages.mean(1, keepdim=True).expand_as(d).to(dtype)
+    surrogate = ratio(d, advantages, b.mask)
+    assert not surrogate.clipped.any()
+    grad = gradient(TokenMean()(surrogate.objective, b.mask, b.totals), d)
+    torch.testing.assert_close(grad, torch.where(b.mask, advantages, 0) / b.totals.tokens)
+
+
+@pytest.mark.parametrize("ratio", RATIOS.values(), ids=RATIOS)
+@pytest.mark.parametrize("extreme", [-200.0, -50.0, 50.0, 200.0])
+@pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
+def test_extreme_ratios_stay_finite_in_float32(ratio: Ratio, extreme: float, advantage: float) -> None:
+    d = torch.full((1, 2), extreme, requires_grad=True)
+    mask = torch.ones(1, 2, dtype=torch.bool)
+    objective = ratio(d, torch.full((1, 2), advantage), mask).objective
+    assert objective.isfinite().all()
+    assert gradient(objective.sum(), d).isfinite().all()

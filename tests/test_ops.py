@@ -1,0 +1,86 @@
+import socket
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.ops import group_reduce, importance, masked_mean, masked_sum, pack, whiten
+from tests.batches import Batch, batch, batches, few
+
+
+@few
+@given(batches)
+def test_masked_sum_and_mean_are_loops_over_true_slots(b: Batch) -> None:
+    rows = [[float(x) for x, m in zip(xs, ms, strict=True) if m] for xs, ms in zip(b.values, b.mask, strict=True)]
+    p = b.poisoned()
+    torch.testing.assert_close(masked_sum(p.values, b.mask), torch.tensor([sum(r) for r in rows], dtype=torch.float64))
+    means = [sum(r) / len(r) if r else 0.0 for r in rows]
+    torch.testing.assert_close(masked_mean(p.values, b.mask), torch.tensor(means, dtype=torch.float64))
+
+
+def test_group_reduce_goes_by_id_and_not_by_position() -> None:
+    x, group = torch.tensor([1.0, 2.0, 4.0, 8.0]), torch.tensor([9, -3, 9, 9])
+    assert group_reduce(x, group, "sum").tolist() == [13, 2, 13, 13]
+    assert group_reduce(x, group, "amax").tolist() == [8, 2, 8, 8]
+    assert group_reduce(-x, group, "amin").tolist() == [-8, -2, -8, -8]
+
+
+def test_importance_is_finite_where_float32_would_overflow() -> None:
+    d = torch.tensor([[-200.0, 0.0, 200.0]], requires_grad=True)
+    r = importance(d, torch.ones(1, 3, dtype=torch.bool))
+    assert r.isfinite().all()
+    assert r[0, 1] == 1
+    assert torch.autograd.grad(r.sum(), d)[0].isfinite().all()
+
+
+@few
+@given(st.lists(st.integers(0, 50), max_size=30), st.integers(1, 120))
+def test_pack_covers_every_row_once_within_the_budget(sizes: list[int], budget: int) -> None:
+    lengths = torch.tensor(sizes, dtype=torch.long)
+    chunks = pack(lengths, budget)
+    assert sorted(i for chunk in chunks for i in chunk.tolist()) == list(range(len(sizes)))
+    padded = [len(chunk) * int(lengths[chunk].max()) for chunk in chunks]
+    assert all(size <= budget or len(chunk) == 1 for size, chunk in zip(padded, chunks, strict=True))
+    flat = [sizes[i] for chunk in chunks for i in chunk.tolist()]
+    assert flat == sorted(flat, reverse=True)
+    for chunk in chunks[:-1]:
+        assert (len(chunk) + 1) * int(lengths[chunk].max()) > budget, "the next row had room here"
+
+
+def test_pack_by_hand() -> None:
+    assert [c.tolist() for c in pack(torch.tensor([3, 10, 3, 4]), 8)] == [[1], [3, 0], [2]]
+
+
+def test_whiten_gives_mean_0_and_variance_1_over_true_slots_only() -> None:
+    b = batch(6, 9, seed=3).poisoned()
+    x = whiten(b.values, b.mask)
+    assert x[b.mask].mean().item() == pytest.approx(0, abs=1e-12)
+    assert x[b.mask].var(unbiased=False).item() == pytest.approx(1, abs=1e-6)
+    assert (x[~b.mask] == 0).all()
+
+
+def test_whiten_of_one_slot_or_none_is_0() -> None:
+    x = torch.tensor([[5.0, torch.nan]])
+    assert whiten(x, torch.tensor([[True, False]])).tolist() == [[0, 0]]
+    assert whiten(x, torch.tensor([[False, False]])).tolist() == [[0, 0]]
+
+
+def _whiten_on_rank(rank: int, port: int) -> None:
+    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    b = batch(7, 5, seed=11)
+    part = [slice(0, 2), slice(2, 7)][rank]
+    got = whiten(b.values[part], b.mask[part])
+    torch.distributed.destroy_process_group()
+    torch.testing.assert_close(got, whiten(b.values, b.mask)[part])
+
+
+def test_whiten_on_two_ranks_equals_one() -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    ranks = mp.spawn(_whiten_on_rank, (port,), nprocs=2, join=False)
+    assert ranks is not None
+    while not ranks.join(timeout=60):
+        pass
