@@ -4,6 +4,7 @@ import hydra
 from omegaconf import DictConfig
 
 from rlmods import main, plugins
+from rlmods.run import name
 
 
 @hydra.main(version_base="1.3", config_path="conf", config_name="train")
@@ -14,4 +15,5 @@ def train(config: DictConfig) -> None:
 if __name__ == "__main__":
     with main.plain_errors():
         plugins.register()
+        name.register()
         train()

@@ -175,7 +175,8 @@ def _group_size(plan: Plan) -> str | None:
 def _critic(plan: Plan) -> str | None:
     advantage = plan.parts.get("advantage")
     if getattr(advantage, "needs_values", False) and not getattr(plan.algorithm, "has_critic", False):
-        return f"advantage={plan.choices.get('advantage')} needs a critic, which algo={plan.config.algo.name} has not: type advantage=group_norm"
+        chosen, algo = plan.choices.get("advantage"), plan.config.algo.name
+        return f"advantage={chosen} needs a critic, which algo={algo} has not: type advantage=group_norm"
     return None
 
 
@@ -183,13 +184,15 @@ def _minibatches(plan: Plan) -> str | None:
     rows = plan.batch.prompts * (plan.batch.samples if "sampling" in plan.parts else 1)
     if rows % plan.batch.minibatches == 0:
         return None
-    fits = [n for n in range(1, rows + 1) if rows % n == 0 and n <= 64]
-    return f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an iteration: one of {', '.join(map(str, fits))} does"
+    fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
+    return f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an iteration: type one of {fits}"
 
 
 def _prompts(plan: Plan) -> str | None:
     count = len(plan.splits.train)
-    return f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type batch.prompts={count}" if plan.batch.prompts > count else None
+    if plan.batch.prompts <= count:
+        return None
+    return f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type batch.prompts={count}"
 
 
 def _answers(plan: Plan) -> str | None:
@@ -197,7 +200,8 @@ def _answers(plan: Plan) -> str | None:
         return None
     for prompt in (*plan.splits.train, *plan.splits.val):
         if prompt.answer is None:
-            return f"reward={plan.choices.get('reward')} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN"
+            chosen = plan.choices.get("reward")
+            return f"reward={chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN"
     return None
 
 

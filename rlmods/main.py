@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import warnings
@@ -9,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import transformers
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
@@ -16,6 +18,7 @@ from rlmods import compose
 from rlmods.algo import Learner
 from rlmods.callbacks import JsonlLogger, Summary
 from rlmods.callbacks.table import show_plan
+from rlmods.plugins import explain
 from rlmods.run import RunDir
 from rlmods.types import UserError
 
@@ -34,6 +37,10 @@ def plain_errors() -> Iterator[None]:
         yield
     except UserError as error:
         sys.exit(f"error: {error}")
+    except Exception as error:
+        if (plugin := explain(error)) is None:
+            raise
+        sys.exit(f"error: {plugin}")
 
 
 def main(config: DictConfig) -> None:
@@ -52,6 +59,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     for pattern in QUIET:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # devices that are not there, advertisements
+    transformers.utils.logging.disable_progress_bar()
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
     directory = RunDir.open(config)

@@ -20,7 +20,7 @@ class SFT(Learner):
     Reads `prompt.meta["response"]`. The first stage of the classic road (InstructGPT, arXiv 2203.02155, section 3.5).
     """
 
-    recipe: ClassVar[dict[str, str]] = {}
+    needs_response: ClassVar[bool] = True
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         """Epochs x minibatches of optimizer steps on one batch of rows."""

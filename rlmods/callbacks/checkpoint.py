@@ -50,7 +50,7 @@ class IterationCheckpoint(Callback):
         self._saved = iteration
         final = self.folder / f"iteration_{iteration:06d}.ckpt"
         temporary = self.folder / f".{final.name}.tmp"
-        trainer.save_checkpoint(temporary)  # ends in a barrier
+        trainer.save_checkpoint(temporary, weights_only=False)  # ends in a barrier
         if trainer.is_global_zero:
             if temporary.is_dir():
                 _remove(final)  # a folder replaces no other

@@ -35,7 +35,8 @@ class HuggingFace:
         """
         if self.name is None:
             raise UserError("policy=hf needs a model: policy.name=HUB_NAME_OR_DIRECTORY")
-        return load(self.name, dtype=self.dtype, attention=self.attention, checkpointing=self.gradient_checkpointing, revision=self.revision)
+        options = {} if self.revision is None else {"revision": self.revision}
+        return load(self.name, dtype=self.dtype, attention=self.attention, checkpointing=self.gradient_checkpointing, **options)
 
 
 def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", checkpointing: bool = False, **options: Any) -> Policy:

@@ -157,7 +157,7 @@ class TestMasks:
         torch.testing.assert_close(batch.advantages[1:], rest)
 
     def test_eos_is_learned(self):
-        batch = collected(made := learner())
+        batch = collected(learner())
         rows = torch.arange(len(batch))
         last = batch.tokens[rows, batch.lengths - 1]
         ended = last < 25
