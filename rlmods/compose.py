@@ -268,6 +268,11 @@ def _algorithm(config: DictConfig) -> type[Learner]:
 def _block(config: DictConfig, name: str, kind: type[Any]) -> Any:
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     _refuse_unknown(kind, values, name)
+    wanted = {"int": (int,), "int | None": (int, type(None)), "float": (int, float)}
+    for field in fields(kind):
+        value = values.get(field.name, field.default)
+        if isinstance(value, bool) or not isinstance(value, wanted[str(field.type)]):
+            raise UserError(f"{name}.{field.name}={value}: must be {'a whole number' if 'int' in str(field.type) else 'a number'}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:

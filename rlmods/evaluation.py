@@ -87,7 +87,8 @@ class Validation:
         else:
             meter.mean(f"val/mean@{samples}", right, graded)
             by_prompt = (right.nan_to_num(0.0) > 0).view(len(prompts), samples).sum(1).tolist()
-            meter.mean(f"val/pass@{samples}", torch.tensor([pass_at_k(samples, c, samples) for c in by_prompt]))
+            solved = torch.tensor([pass_at_k(samples, c, samples) for c in by_prompt])
+            meter.mean(f"val/pass@{samples}", solved, graded.view(len(prompts), samples).any(1))
         return [row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
 
 

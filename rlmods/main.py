@@ -47,7 +47,9 @@ def main(config: DictConfig) -> None:
     """Run it as Hydra's task."""
     hydra = HydraConfig.get()
     with plain_errors():
-        run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
+        learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
+    if learner.iteration < learner.max_iterations:
+        sys.exit(f"interrupted after iteration {learner.iteration}: continue with run_dir={config.run_dir} resume=auto")
 
 
 def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:

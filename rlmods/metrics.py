@@ -4,7 +4,27 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics import MaxMetric, MeanMetric, Metric, SumMetric
+from torchmetrics import MaxMetric, Metric, SumMetric
+
+
+class Mean(Metric):
+    """Sum and count. (torchmetrics' MeanMetric forgets the weights under `nan_strategy="disable"`, and the others hide NaN.)"""
+
+    full_state_update = False
+    sum: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("sum", "count"):
+            self.add_state(name, torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, sum: Tensor, count: Tensor) -> None:
+        self.sum += sum
+        self.count += count
+
+    def compute(self) -> Tensor:
+        return self.sum / self.count
 
 
 class Meter:
@@ -19,7 +39,7 @@ class Meter:
         x = torch.as_tensor(x, dtype=torch.float64, device=self.device).detach()
         count = torch.tensor(x.numel(), device=self.device) if where is None else where.sum()
         total = x.sum() if where is None else torch.where(where, x, 0.0).sum()
-        self._get(name, MeanMetric).update(total / count.clamp(min=1), count)
+        self._get(name, Mean).update(total, count)
 
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
         """Keep the largest element of `x` where `where` is True."""
@@ -37,5 +57,6 @@ class Meter:
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:
-            self.metrics[name] = kind(nan_strategy="disable").set_dtype(torch.float64).to(self.device)
+            made = kind() if kind is Mean else kind(nan_strategy="disable")
+            self.metrics[name] = made.set_dtype(torch.float64).to(self.device)
         return self.metrics[name]

@@ -7,5 +7,6 @@ from rlmods.data.loader import PromptLoader
 from rlmods.data.module import PromptModule
 from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
+from rlmods.data.stories import Stories
 
-__all__ = ["GSM8K", "Arithmetic", "Jsonl", "PromptLoader", "PromptModule", "ReasoningGym", "Splits"]
+__all__ = ["GSM8K", "Arithmetic", "Jsonl", "PromptLoader", "PromptModule", "ReasoningGym", "Splits", "Stories"]

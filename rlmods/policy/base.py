@@ -115,7 +115,8 @@ class Policy(nn.Module):
 
     def encode_response(self, text: str) -> list[int]:
         """Token ids of a response that is to be imitated, the end-of-text token included."""
-        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], self.tokenizer.eos_token_id]
+        eos = self.tokenizer.eos_token_id
+        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], min(self.eos_ids) if eos is None else eos]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text of a response, without the special tokens that only the machine reads."""

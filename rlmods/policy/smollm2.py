@@ -61,6 +61,10 @@ def _converted(gguf: Path, folder: Path) -> Path:
 
     model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    # The weights are plain float32 now, but transformers remembers that they were not and would refuse to save them.
+    model.hf_quantizer = None
+    if hasattr(model.config, "quantization_config"):
+        del model.config.quantization_config
     aside = folder.with_suffix(".partial")
     model.save_pretrained(aside)
     tokenizer.save_pretrained(aside)

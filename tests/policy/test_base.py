@@ -37,7 +37,7 @@ SHAPE: dict[str, Any] = {
     "vocab_size": 102, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "num_key_value_heads": 2, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
 }  # fmt: skip
-GPT2: dict[str, Any] = {"vocab_size": 102, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": None, "eos_token_id": 1}
+GPT2: dict[str, Any] = {"vocab_size": 102, "n_positions": 64, "n_embd": 32, "n_layer": 2, "n_head": 4, "bos_token_id": None}
 PDROP = {"resid_pdrop": 0.5, "embd_pdrop": 0.5, "attn_pdrop": 0.5}
 
 
@@ -57,7 +57,7 @@ def llama(**change: Any) -> Any:
 
 
 def gpt2(**change: Any) -> Any:
-    return seeded(GPT2LMHeadModel, GPT2Config(**GPT2 | change))
+    return seeded(GPT2LMHeadModel, GPT2Config(**GPT2 | {"eos_token_id": 1} | change))
 
 
 MODELS = {"llama": llama, "gpt2": gpt2}
@@ -264,7 +264,7 @@ def test_gradient_checkpointing_changes_no_gradient(name: str) -> None:
     off.train(), on.train()
     reads: list[int] = []
     layer = (on.model.model.layers if name == "llama" else on.model.transformer.h)[0]
-    layer.mlp.register_forward_hook(lambda *_: reads.append(1))
+    layer.mlp.register_forward_pre_hook(lambda *_: reads.append(1))
     want = gradient(off, off(tokens, mask, temperature=0.8)[0])
     have = gradient(on, on(tokens, mask, temperature=0.8)[0])
     torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
@@ -311,16 +311,14 @@ class TestAutocast:
         assert not self.stale(policy())
         assert self.lost(policy()) == []
 
-    def test_both_go_wrong_with_a_cache_of_casts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_cache_of_casts_would_keep_old_weights(self, monkeypatch: pytest.MonkeyPatch) -> None:
         real = torch.autocast
 
         def cached(device: str, **options: Any) -> Any:
             return real(device, **options | {"cache_enabled": True})
 
         monkeypatch.setattr(torch, "autocast", cached)
-        made = policy()
-        assert self.stale(made)
-        assert self.lost(policy()) != []
+        assert self.stale(policy())
 
 
 HEADS: dict[str, Any] = {

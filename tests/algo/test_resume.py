@@ -1,0 +1,134 @@
+"""A run that stopped and went on is the run that never stopped, bit by bit."""
+
+import os
+import signal
+from functools import partial
+from typing import Any
+
+import lightning as L
+import pytest
+import torch
+
+from rlmods.algo import SFT, Batch
+from rlmods.callbacks import IterationCheckpoint
+from rlmods.data import Arithmetic
+from rlmods.evaluation import Validation
+from rlmods.kl import Penalty
+from rlmods.sampling import Dynamic
+from rlmods.schedule import Schedule
+
+from .worlds import fit, learner, policy
+
+SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
+"""So few prompts that the third iteration is in the second epoch already."""
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dynamic": {"sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
+    "minibatches": {"batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2), "schedule": Schedule(warmup=1, decay="cosine")},
+    "reference": {"kl": Penalty("k3", 0.1, "loss")},
+    "sft": {"kind": SFT, "batch": Batch(prompts=4, minibatches=2)},
+}
+
+
+class Tape(L.Callback):
+    """What was asked and what was said."""
+
+    def __init__(self) -> None:
+        self.prompts: list[list[str]] = []
+        self.samples: list[list[dict[str, Any]]] = []
+
+    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+        self.prompts.append([prompt.id for prompt in batch])
+
+    def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Any) -> None:
+        self.samples.append(learner.samples)
+
+
+class CtrlC(L.Callback):
+    """Interrupts while an iteration is under way."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
+        if learner.iteration == self.after:
+            self.after = -1
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def run(variant: str, folder, *callbacks: L.Callback, resume=None) -> tuple[Any, Tape, list[dict[str, Any]]]:
+    """Six iterations, less where a callback stops them, of a learner that nothing was done with before."""
+    made = learner(**VARIANTS[variant])
+    tape = Tape()
+    checkpoint = IterationCheckpoint(folder, every=0)
+    rows = fit(made, 6, callbacks=(tape, checkpoint, *callbacks), resume=resume, splits=SMALL)
+    untimed = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
+    return made, tape, untimed
+
+
+def identical(a: Any, b: Any) -> bool:
+    """Equal to the last bit, whatever it is made of."""
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and a.shape == b.shape and a.numpy().tobytes() == b.numpy().tobytes()
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(identical(a[k], b[k]) for k in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(map(identical, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_going_on_is_never_having_stopped(variant, tmp_path):
+    straight, whole, rows = run(variant, tmp_path / "straight")
+    stopped, first, before = run(variant, tmp_path, CtrlC(after=2))
+    [saved] = tmp_path.glob("*.ckpt")
+    assert (saved.name, stopped.iteration) == ("iteration_000003.ckpt", 3)
+    assert len(first.prompts) * 4 > len(SMALL.train)
+    if variant == "dynamic":
+        assert stopped.pool.num_groups > 0
+        assert len(first.prompts) > 3
+    resumed, second, after = run(variant, tmp_path, resume=saved)
+    assert resumed.iteration == straight.iteration == 6
+    assert first.prompts + second.prompts == whole.prompts
+    assert first.samples + second.samples == whole.samples
+    assert before + after == rows
+    assert identical(resumed.policy.state_dict(), straight.policy.state_dict())
+    assert not identical(resumed.policy.state_dict(), stopped.policy.state_dict())
+    assert identical(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
+    assert identical(resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict())
+    assert identical(resumed.state(), straight.state())
+
+
+def test_reference_is_where_training_began(tmp_path):
+    run("reference", tmp_path, CtrlC(after=2))
+    resumed, _, rows = run("reference", tmp_path, resume=tmp_path / "iteration_000003.ckpt")
+    assert identical(resumed.frozen[0].state_dict(), policy().state_dict())
+    assert rows[0]["train/kl_ref"] > 1e-5
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_checkpoint_holds_plain_values(variant, tmp_path):
+    run(variant, tmp_path, CtrlC(after=0))
+    content = torch.load(tmp_path / "iteration_000001.ckpt", weights_only=True)
+    assert content["rlmods"]["iteration"] == content["iteration"] == 1
+
+
+def test_second_ctrl_c_stops_at_once(tmp_path):
+    """Nothing half done is saved."""
+    with pytest.raises(SystemExit):
+        run("dynamic", tmp_path, CtrlC(after=2), CtrlC(after=2))
+    assert not list(tmp_path.glob("*.ckpt"))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # Lightning leaves it ignored
+
+
+def test_how_often_one_looks_does_not_change_training():
+    found = []
+    for every in (None, 1, 2):
+        made = learner(validation=Validation(every=every, samples=2), validation_prompts=list(SMALL.val))
+        rows = fit(made, 4, splits=SMALL)
+        found.append((made.policy.state_dict(), [row for row in rows if "train/reward" in row]))
+        assert sum("val/accuracy" in row for row in rows) == {None: 2, 1: 5, 2: 3}[every]
+    timeless = partial(filter, lambda item: not item[0].startswith(("time/", "perf/")))
+    assert identical(found[0][0], found[1][0])
+    assert identical(found[0][0], found[2][0])
+    assert [dict(timeless(row.items())) for row in found[0][1]] == [dict(timeless(row.items())) for row in found[1][1]]

@@ -1,0 +1,59 @@
+"""Loading by name or directory, and what is said when that does not work."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from rlmods.policy import HuggingFace, Tiny
+from rlmods.types import UserError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def refused(part: HuggingFace) -> str:
+    with pytest.raises(UserError) as error:
+        part()
+    message = str(error.value)
+    assert "\n" not in message
+    assert "policy.name=" in message
+    return message
+
+
+class TestHuggingFace:
+    def test_loads_a_directory(self, folder: Path) -> None:
+        made = HuggingFace(name=str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True)()
+        assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
+        assert made.model.config._attn_implementation == "eager"
+        assert made.gradient_checkpointing
+
+    def test_float32_by_default_whatever_was_saved(self, folder: Path, tmp_path: Path) -> None:
+        HuggingFace(name=str(folder), dtype="bfloat16")().export(tmp_path / "half")
+        assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
+        assert {p.dtype for p in HuggingFace(name=str(tmp_path / "half"))().parameters()} == {torch.float32}
+
+    def test_no_name(self) -> None:
+        assert "policy=hf needs a model" in refused(HuggingFace())
+
+    @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/directory"])
+    def test_no_such_model(self, name: str) -> None:
+        assert repr(name) in refused(HuggingFace(name=name))
+
+    def test_an_empty_directory(self, tmp_path: Path) -> None:
+        assert str(tmp_path) in refused(HuggingFace(name=str(tmp_path)))
+
+    def test_a_directory_without_weights(self, folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        assert "safetensors" in refused(HuggingFace(name=str(folder)))
+
+    def test_a_directory_of_an_unknown_kind(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text()) | {"model_type": "abacus"}
+        (folder / "config.json").write_text(json.dumps(config))
+        assert "abacus" in refused(HuggingFace(name=str(folder)))

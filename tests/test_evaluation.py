@@ -1,0 +1,146 @@
+"""Held-out prompts: known answers in, the right shares out, and no trace left in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.evaluation import Validation, correctness, known, pass_at_k
+from rlmods.rollout import Local
+from rlmods.types import Prompt, Response, Scores
+from tests.algo.worlds import SPLITS, even, policy
+
+PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
+RANK = SimpleNamespace(global_rank=0, iteration=3, device=torch.device("cpu"))
+RIGHT = {"0": [True, True, False], "1": [False, False, False], "2": [False, True, False], "3": [None, None, None]}
+"""Of three samples of each prompt."""
+
+
+@dataclass
+class Scripted:
+    """A sampler that says its settings."""
+
+    temperature: float = 0.3
+    top_p: float = 0.5
+    top_k: int = 7
+    seed: int = 99
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def sync(self, policy: Any, *, iteration: int) -> None:
+        self.calls.append(("sync", iteration))
+
+    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+        self.calls.append((self.temperature, self.top_p, self.top_k, self.seed, samples, iteration))
+        said = [{"tokens": [1] * (j + 2), "finish": "length" if j else "stop", "meta": {"sample": j}} for j in range(samples)]
+        return [Response(p, **fields) for p in prompts for fields in said]
+
+
+def judge(responses: Sequence[Response]) -> Scores:
+    right = [RIGHT[r.prompt.id][r.meta["sample"]] for r in responses]
+    return Scores([None if x is None else 10.0 * x for x in right], correct=right)
+
+
+class TestPassAtK:
+    @pytest.mark.parametrize("n", [1, 4, 6])
+    def test_equals_enumeration(self, n: int) -> None:
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                draws = list(combinations([i < c for i in range(n)], k))
+                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+class TestCorrectness:
+    def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
+        have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
+        assert have.dtype == torch.float64
+        assert have.isnan().tolist() == [False, True, False]
+        assert have[[0, 2]].tolist() == [1.0, 0.0]
+
+    def test_is_the_total_where_the_reward_knows_of_none(self) -> None:
+        have = correctness(Scores([0.25, None]))
+        assert have[0] == 0.25
+        assert have[1].isnan()
+
+
+def test_known_says_where_values_are() -> None:
+    filled, where = known([1.5, None, 0.0])
+    assert (filled.tolist(), where.tolist()) == ([1.5, 0.0, 0.0], [True, False, True])
+
+
+class TestValidation:
+    def test_shares_from_known_rewards(self) -> None:
+        metrics, rows = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert metrics == pytest.approx({
+            "val/accuracy": 1 / 3,  # of the prompts that were graded
+            "val/reward": 10 / 3,
+            "val/response_tokens": 2.0,
+            "val/truncated_fraction": 0.0,
+            "val/mean@3": 3 / 9,
+            "val/pass@3": 2 / 3,
+        })  # fmt: skip
+        assert len(rows) == 4 + 12
+        assert [r["temperature"] for r in rows] == [0.0] * 4 + [1.0] * 12
+        assert [r["correct"] for r in rows[4:7]] == RIGHT["0"]
+
+    def test_has_its_own_settings(self) -> None:
+        rollout = Scripted()
+        Validation(samples=2, temperature=0.7, seed=5)(None, rollout, judge, PROMPTS, RANK)
+        assert rollout.calls == [("sync", 3), (0.0, 1.0, 0, 99, 1, 0), ("sync", 3), (0.7, 1.0, 0, 5, 2, 0)]
+        assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.seed) == (0.3, 0.5, 7, 99)
+
+    def test_greedy_only_by_default(self) -> None:
+        metrics, rows = Validation()(None, Scripted(), judge, PROMPTS, RANK)
+        assert not any("@" in name for name in metrics)
+        assert len(rows) == 4
+
+    def test_only_the_first_prompts(self) -> None:
+        metrics, rows = Validation(max_prompts=2, samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert {r["id"] for r in rows} == {"0", "1"}
+        assert metrics["val/pass@3"] == 0.5
+
+    def test_ranks_share_the_prompts(self) -> None:
+        seen: list[str] = []
+        for rank in range(3):
+            trainer = SimpleNamespace(world_size=3)
+            ranks = SimpleNamespace(global_rank=rank, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+            seen += [r["id"] for r in Validation()(None, Scripted(), judge, PROMPTS, ranks)[1]]
+        assert sorted(seen) == ["0", "1", "2", "3"]
+
+    def test_a_rank_without_prompts_names_the_same_metrics(self) -> None:
+        trainer = SimpleNamespace(world_size=9)
+        ranks = SimpleNamespace(global_rank=8, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+        assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, ranks) == ({}, [])
+
+    def test_nothing_held_out(self) -> None:
+        assert Validation()(None, Scripted(), judge, [], RANK) == ({}, [])
+
+    def test_due(self) -> None:
+        assert [i for i in range(11) if Validation(every=5).due(i)] == [0, 5, 10]
+        assert not any(Validation(every=None).due(i) for i in range(11))
+
+    def test_leaves_the_sampling_of_training_as_it_was(self) -> None:
+        made, rollout = policy(), Local(max_tokens=8, temperature=0.9, seed=3)
+        rollout.sync(made, iteration=0)
+
+        def train(iteration: int) -> list[tuple[int, ...]]:
+            return [tuple(r.tokens) for r in rollout.generate(SPLITS.train[:4], samples=4, iteration=iteration)]
+
+        want = [train(0), train(1)]
+        made.train()
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        have = [train(0)]
+        first = Validation(samples=4)(made, rollout, even, SPLITS.val, RANK)
+        have.append(train(1))
+        assert have == want
+        assert torch.equal(torch.get_rng_state(), before)
+        assert made.training
+        assert rollout == Local(max_tokens=8, temperature=0.9, seed=3)
+        assert len({tuple(r["tokens"]) for r in first[1]}) > 8
+        assert Validation(samples=4)(made, rollout, even, SPLITS.val, RANK) == first
