@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import lightning as L
-from hydra.errors import HydraException
-from hydra.utils import get_class, instantiate
-from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from hydra.utils import get_class
+from omegaconf import DictConfig
 
 from rlmods.algo import Batch, Learner
 from rlmods.data import PromptModule, Splits
 from rlmods.evaluation import Validation
+from rlmods.make import block, make, one_line
 from rlmods.plugins import explain
 from rlmods.policy.base import Policy
 from rlmods.types import Prompt, UserError
@@ -51,6 +49,8 @@ class Plan:
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = make(config.policy, "policy")()
         fit(policy, (*self.splits.train, *self.splits.val), getattr(self.parts["rollout"], "max_tokens", 0))
+        if getattr(self.algorithm, "needs_response", False):
+            fit_responses(policy, self.splits.train)
         build = make(config.algo, "algo", partial=True)
         learner: Learner = build(
             policy=policy,
@@ -74,7 +74,7 @@ class Plan:
         try:
             made: L.Trainer = build(callbacks=[*callbacks, *extra_callbacks], loggers=[*loggers, *extra_loggers])
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
-            raise UserError(f"trainer: {_one_line(error)}") from error
+            raise UserError(f"trainer: {one_line(error)}") from error
         return made
 
 
@@ -98,12 +98,12 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         group = typed.split("=")[0].split(".")[0].split("@")[0]
         if group in PARTS and group not in used:
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {typed}, or choose another algo=")
-    blocks = {name: _block(config[name], name, kind) for name, kind in BLOCKS.items()}
+    blocks = {name: block(config[name], name, kind) for name, kind in BLOCKS.items()}
     parts = {name: make(config[name], name) for name in PARTS if name in used}
     try:
         splits: Splits = make(config.data, "data")()
     except (TypeError, ValueError) as error:
-        raise UserError(f"data: {_one_line(error)}") from error
+        raise UserError(f"data: {one_line(error)}") from error
     chosen = {group: choice for group, choice in choices.items() if group in (*used, "data", "policy") and choice is not None}
     made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, parts, **blocks)
     check(made)
@@ -128,26 +128,6 @@ def check(plan: Plan) -> None:
             raise UserError(message)
 
 
-def make(config: DictConfig, group: str, *, partial: bool = False) -> Any:
-    """The object that a configuration's `_target_` names.
-
-    Raises:
-        UserError: unknown or invalid settings, an import that fails; with the plugin's file and line where a plugin is at fault.
-    """
-    try:
-        if partial:
-            built = instantiate(config, _partial_=True, _convert_="all")
-            _refuse_unknown(built.func, built.keywords, group)
-            return built
-        return instantiate(config, _convert_="all")
-    except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError) as error:
-        if isinstance(cause := _root(error), UserError):
-            raise cause from error
-        if (plugin := explain(error)) is not None:
-            raise plugin from error
-        raise UserError(_explain_settings(cause, config, group)) from error
-
-
 def fit(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
     """Refuse prompts that leave too little room in the model's context."""
     for prompt in prompts:
@@ -158,6 +138,17 @@ def fit(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
             raise UserError(
                 f"prompt {prompt.id} has {length} tokens; with rollout.max_tokens={max_tokens} that exceeds the model's context of "
                 f"{policy.context_length}: shorten the prompt or type a smaller rollout.max_tokens"
+            )
+
+
+def fit_responses(policy: Policy, prompts: Iterable[Prompt]) -> None:
+    """Refuse responses to imitate that do not fit the model's context."""
+    for prompt in prompts:
+        length = len(policy.encode(prompt)) + len(policy.encode_response(prompt.meta["response"]))
+        if length > policy.context_length:
+            raise UserError(
+                f"prompt {prompt.id} and its response have {length} tokens, and the model's context is {policy.context_length}: "
+                "shorten the row, or choose another model with policy=hf policy.name=..."
             )
 
 
@@ -244,72 +235,28 @@ def _protocols(plan: Plan) -> str | None:
         missing = [m for m in (("generate", "sync") if name == "rollout" else ("__call__",)) if not hasattr(part, m)]
         if missing:
             return f"{name}={plan.choices.get(name)}: {type(part).__name__} has no {' and no '.join(missing)}; see rlmods/protocols.py"
+        if name == "rollout" and not (is_dataclass(part) and hasattr(part, "temperature")):
+            return f"rollout={plan.choices.get(name)}: must be a dataclass with a temperature, as validation samples with its own settings"
         for attribute in ("coefficient", "where") if name == "kl" else ():
             if not hasattr(part, attribute):
                 return f"kl={plan.choices.get('kl')}: {type(part).__name__} has no {attribute}; see rlmods/protocols.py"
     return None
 
 
+def _precision(plan: Plan) -> str | None:
+    precision = str(plan.config.trainer.get("precision", "32-true"))
+    if precision in ("32", "32-true", "bf16-mixed"):
+        return None
+    return f"trainer.precision={precision}: type trainer.precision=32-true or trainer.precision=bf16-mixed"
+
+
 RULES: tuple[Callable[[Plan], str | None], ...] = (
-    _protocols, _values, _group_size, _critic, _minibatches, _prompts, _answers, _responses, _temperature, _truncation,
+    _protocols, _values, _group_size, _critic, _minibatches, _prompts, _answers, _responses, _temperature, _truncation, _precision,
 )  # fmt: skip
-
-
-# Plain errors
 
 
 def _algorithm(config: DictConfig) -> type[Learner]:
     try:
         return get_class(config.algo._target_)
     except (ValueError, ImportError) as error:
-        raise explain(error) or UserError(f"algo: {_one_line(error)}") from error
-
-
-def _block(config: DictConfig, name: str, kind: type[Any]) -> Any:
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    _refuse_unknown(kind, values, name)
-    wanted = {"int": (int,), "int | None": (int, type(None)), "float": (int, float)}
-    for field in fields(kind):
-        value = values.get(field.name, field.default)
-        if isinstance(value, bool) or not isinstance(value, wanted[str(field.type)]):
-            raise UserError(f"{name}.{field.name}={value}: must be {'a whole number' if 'int' in str(field.type) else 'a number'}")
-    try:
-        return kind(**values)
-    except (TypeError, ValueError) as error:
-        raise UserError(_one_line(error)) from error
-
-
-def _refuse_unknown(target: Any, keys: Iterable[str], group: str) -> None:
-    """Keys that the target does not take, where it can be told; `**options` hands them on to something that checks for itself."""
-    known = dict(inspect.signature(target).parameters)
-    if issubclass(target, Learner) if isinstance(target, type) else False:
-        known = {n: p for c in target.__mro__ if issubclass(c, Learner) for n, p in inspect.signature(c.__init__).parameters.items()}
-    elif any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        return
-    for key in keys:
-        if key not in known:
-            raise UserError(f"unknown key {group}.{key}: known are {', '.join(n for n in known if n not in ('self', 'shared'))}")
-
-
-def _explain_settings(error: BaseException, config: DictConfig, group: str) -> str:
-    text = _one_line(error)
-    target = config.get("_target_", group)
-    if isinstance(error, TypeError) and "unexpected keyword argument" in text:
-        try:
-            kind = get_class(target)
-            known = [f.name for f in fields(kind)] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
-            return f"{group}: unknown key{text.split('argument')[-1]}; known are {', '.join(known)}"
-        except (ValueError, ImportError):
-            pass
-    return text if text.startswith(f"{group}.") else f"{group}: {text}"
-
-
-def _root(error: BaseException) -> BaseException:
-    """What was raised first: Hydra wraps it."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return error
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+        raise explain(error) or UserError(f"algo: {one_line(error)}") from error

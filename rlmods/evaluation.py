@@ -64,10 +64,10 @@ class Validation:
         if not prompts:
             return {}, []
         meter = Meter(ranks.device)
-        greedy = replace(rollout, temperature=0.0, top_p=1.0, top_k=0)
+        greedy = _with(rollout, temperature=0.0, top_p=1.0, top_k=0)
         rows = self._grade(meter, greedy, policy, reward, mine, 1, ranks.iteration)
         if self.samples:
-            drawn = replace(rollout, temperature=self.temperature, top_p=1.0, top_k=0, seed=self.seed)
+            drawn = _with(rollout, temperature=self.temperature, top_p=1.0, top_k=0, seed=self.seed)
             rows += self._grade(meter, drawn, policy, reward, mine, self.samples, ranks.iteration)
         return meter.compute(), rows
 
@@ -90,6 +90,11 @@ class Validation:
             solved = torch.tensor([pass_at_k(samples, c, samples) for c in by_prompt])
             meter.mean(f"val/pass@{samples}", solved, graded.view(len(prompts), samples).any(1))
         return [row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
+
+
+def _with(rollout: Any, **settings: Any) -> Any:
+    """The same rollout with other sampling settings, those that it has."""
+    return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})
 
 
 def correctness(scores: Scores) -> Tensor:

@@ -8,7 +8,9 @@ from torchmetrics import MaxMetric, Metric, SumMetric
 
 
 class Mean(Metric):
-    """Sum and count. (torchmetrics' MeanMetric forgets the weights under `nan_strategy="disable"`, and the others hide NaN.)"""
+    """Sum over count; -inf without any.
+
+    torchmetrics' MeanMetric forgets its weights under `nan_strategy="disable"`, and hides NaN under the others."""
 
     full_state_update = False
     sum: Tensor
@@ -24,7 +26,7 @@ class Mean(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        return self.sum / self.count
+        return self.sum / self.count if self.count else torch.full_like(self.sum, -torch.inf)
 
 
 class Meter:
@@ -53,7 +55,7 @@ class Meter:
     def compute(self) -> dict[str, float]:
         """Values over all ranks; a metric to which nobody added anything is left out."""
         values = {name: float(metric.compute()) for name, metric in self.metrics.items()}
-        return {name: value for name, value in values.items() if value == value and value != -torch.inf}
+        return {name: value for name, value in values.items() if value != -torch.inf}
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
@@ -64,7 +63,11 @@ class PolicyGradient(Learner):
         self.frozen = (self.policy.frozen_copy(),) if getattr(kl, "needs_reference", kl.coefficient > 0) else ()
         self.pool = Pool()
         self.draws = 0
+        """Batches of prompts since the run began."""
         self.attempts = 0
+        """Batches of prompts in this iteration."""
+        self.sampled_tokens = 0
+        """Response tokens in this iteration, over all ranks."""
 
     @property
     def temperature(self) -> float:
@@ -101,7 +104,6 @@ class PolicyGradient(Learner):
     @torch.no_grad()
     def collect(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
         """Experience of one batch of prompts with its credit, and which rows `sampling` keeps."""
-        start = time.perf_counter()
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
         with self.timed("reward"):
@@ -113,7 +115,7 @@ class PolicyGradient(Learner):
             experience = self.credit(experience)
         judged = correctness(scores).to(self.device)
         keep = self.keep(judged, experience.group)
-        self.record(responses, scores, experience, keep, judged, time.perf_counter() - start)
+        self.record(responses, scores, experience, keep, judged)
         if self.overlong_filter:
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             experience = replace(experience, mask=experience.mask & complete[:, None])
@@ -206,6 +208,11 @@ class PolicyGradient(Learner):
 
     # What is logged
 
+    def performance(self) -> dict[str, float]:
+        tokens, self.sampled_tokens = self.sampled_tokens, 0
+        self.response_tokens += tokens
+        return super().performance() | {"perf/response_tokens_per_s": tokens / max(self.seconds["rollout"], 1e-9)}
+
     def watch(self, micro: Experience, log_ratio: Tensor, old: Tensor, entropy: Tensor, clipped: Tensor) -> None:
         d, mask = log_ratio.detach(), micro.mask
         self.meter.mean("train/entropy", entropy, mask)
@@ -215,9 +222,7 @@ class PolicyGradient(Learner):
         self.meter.maximum("train/ratio_max", d.exp(), mask)
         self.meter.mean("train/sampler_logprob_gap", (old - micro.behavior_logprobs).abs(), mask)
 
-    def record(
-        self, responses: list[Response], scores: Scores, experience: Experience, keep: Tensor, judged: Tensor, seconds: float
-    ) -> None:
+    def record(self, responses: list[Response], scores: Scores, experience: Experience, keep: Tensor, judged: Tensor) -> None:
         """Metrics of everything that was sampled, kept or not, and the rows of the sample log."""
         length = torch.tensor([float(len(r.tokens)) for r in responses])
         flat = group_flat(judged.nan_to_num(0.0), ~judged.isnan(), experience.group)
@@ -235,8 +240,7 @@ class PolicyGradient(Learner):
         self.meter.mean("train/unique_fraction", unique)
         for name, count in scores.counts.items():
             self.meter.total(f"reward/{name}", count)
-        self.response_tokens += int(self.across_ranks(length.sum()))
-        self.meter.mean("perf/response_tokens_per_s", length.sum() / max(self.seconds["rollout"], 1e-9))
+        self.sampled_tokens += int(self.across_ranks(length.sum()))
         advantage = masked_mean(experience.advantages, experience.mask)
         self.samples += [
             row(r, scores, i) | {"iteration": self.iteration + 1, "advantage": float(advantage[i]), "kept": bool(keep[i])}

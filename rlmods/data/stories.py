@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
-from rlmods.data.schema import Splits, ask, checked, count, refuse
+from rlmods.data.schema import Splits, ask, checked, count, refuse, render
 from rlmods.types import Prompt
 
 NAMES = ("Ana", "Ben", "Chloe", "David", "Emma", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mia", "Noah", "Olga", "Priya")
@@ -41,8 +41,8 @@ class Stories:
     """Held-out stories."""
     seed: int = 0
     """Which stories are drawn. Not the run's seed: runs that differ in that share one data set."""
-    instruction: str = "Answer with just the number."
-    """Said after every story."""
+    template: str = "{story} Answer with just the number."
+    """The prompt."""
     system: str | None = None
     """System message, for models with a chat template."""
     chat: bool = True
@@ -64,7 +64,7 @@ class Stories:
         return checked(list(splits["train"].values()), list(splits["val"].values()), "data=stories")
 
     def _prompt(self, split: str, number: int, story: str, answer: int) -> Prompt:
-        asked = ask(f"{story} {self.instruction}".strip(), self.chat, self.system)
+        asked = ask(render(self.template, {"story": story}, "template"), self.chat, self.system)
         meta = {"level": self.level, "response": str(answer)}
         return Prompt(id=f"stories-{self.level}-{self.seed}-{split}-{number}", answer=str(answer), meta=meta, **asked)
 

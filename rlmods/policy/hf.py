@@ -43,6 +43,8 @@ def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", c
     """Model and tokenizer from a hub name or directory, as a `Policy`."""
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
+    if dtype not in ("float32", "bfloat16", "float16"):
+        raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), attn_implementation=attention, **options)

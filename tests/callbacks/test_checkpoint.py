@@ -39,7 +39,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, stop: int) -> None:
 def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fit(Tiny(), 2, [IterationCheckpoint(tmp_path / "checkpoints", every=2)])
 
-    def half(self: Trainer, path: Path, *args: Any) -> None:
+    def half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
         Path(path).write_bytes(b"PK half")
         raise OSError("disk full")
 
@@ -74,7 +74,7 @@ def test_an_older_broken_one_ahead_does_not_cost_the_new_one(tmp_path: Path) -> 
 
 
 def test_a_sharded_checkpoint_moves_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def sharded(self: Trainer, path: Path, *args: Any) -> None:
+    def sharded(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
         path.mkdir(parents=True)
         torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
 
