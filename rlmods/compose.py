@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from typing import Any
 
 import lightning as L
+import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
@@ -16,6 +18,7 @@ from rlmods.evaluation import Validation
 from rlmods.make import block, make, one_line
 from rlmods.plugins import explain
 from rlmods.policy.base import Policy
+from rlmods.reward import WeightedSum
 from rlmods.types import Prompt, UserError
 
 PARTS = ("rollout", "reward", "sampling", "advantage", "kl", "ratio", "aggregation")
@@ -100,6 +103,10 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {typed}, or choose another algo=")
     blocks = {name: block(config[name], name, kind) for name, kind in BLOCKS.items()}
     parts = {name: make(config[name], name) for name in PARTS if name in used}
+    if not isinstance(parts["reward"], WeightedSum):  # so that what it counts is logged under its name
+        parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
+    _check_optimizer(config)
+    _check_trainer(config)
     try:
         splits: Splits = make(config.data, "data")()
     except (TypeError, ValueError) as error:
@@ -110,10 +117,30 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     return made
 
 
+def _check_optimizer(config: DictConfig) -> None:
+    try:
+        make(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
+    except (TypeError, ValueError) as error:
+        raise UserError(f"optimizer: {one_line(error)}") from error
+
+
+def _check_trainer(config: DictConfig) -> None:
+    if not isinstance(config.seed, int) or not 0 <= config.seed < 2**32:
+        raise UserError(f"seed={config.seed}: must be a whole number from 0 to {2**32 - 1}")
+    length = config.trainer.max_iterations
+    if not isinstance(length, int) or isinstance(length, bool) or length < 1:
+        raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
+    known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
+    for key in config.trainer:
+        if key not in known:
+            raise UserError(f"unknown key trainer.{key}: known are max_iterations and what lightning.Trainer takes")
+
+
 def label(algorithm: type[Learner], name: str, choices: Mapping[str, str], overrides: Iterable[str] = ()) -> str:
     """`dapo`, or `dapo[ratio=symmetric,ratio.low=0.1]` where the run departs from the paper's recipe."""
     swapped = [f"{group}={choices[group]}" for group, paper in algorithm.recipe.items() if choices.get(group, paper) != paper]
     tuned = [typed for typed in overrides if typed.split(".")[0] in algorithm.recipe and "." in typed.split("=")[0]]
+    tuned += [typed for typed in overrides if typed.split("=")[0] in ("algo.entropy_coefficient", "algo.overlong_filter")]
     return f"{name}[{','.join([*swapped, *tuned])}]" if swapped or tuned else name
 
 
@@ -227,6 +254,16 @@ def _values(plan: Plan) -> str | None:
     for key, values in allowed.items():
         if key in plan.config.algo and plan.config.algo[key] not in values:
             return f"algo.{key}={plan.config.algo[key]}: one of {', '.join(values)}"
+    kinds: dict[str, tuple[tuple[type, ...], str]] = {
+        "entropy_coefficient": ((int, float), "a number"),
+        "overlong_filter": ((bool,), "true or false"),
+        "max_draws": ((int,), "a whole number of at least 1"),
+    }
+    for key, (types, wanted) in kinds.items():
+        value = plan.config.algo.get(key, None)
+        fits = isinstance(value, types) and (not isinstance(value, bool) or bool in types)
+        if key in plan.config.algo and not (fits and (key != "max_draws" or int(str(value)) >= 1)):
+            return f"algo.{key}={value}: must be {wanted}"
     return None
 
 

@@ -52,6 +52,17 @@ class Validation:
     seed: int = 1234
     """Of those samples."""
 
+    def __post_init__(self) -> None:
+        rules = {
+            "every": (self.every is None or self.every >= 1, "null or at least 1"),
+            "samples": (self.samples >= 0, "0 or more"),
+            "temperature": (self.temperature > 0, "above 0; the greedy answers are in val/accuracy"),
+            "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, "null or at least 1"),
+        }
+        for name, (valid, wanted) in rules.items():
+            if not valid:
+                raise ValueError(f"validation.{name}={getattr(self, name)}: must be {wanted}")
+
     def due(self, iteration: int) -> bool:
         return self.every is not None and iteration % self.every == 0
 
@@ -79,12 +90,15 @@ class Validation:
         scores = as_scores(reward(responses), len(responses), "reward")
         right = correctness(scores)
         graded = ~right.isnan()
+        for name, count in scores.counts.items():
+            meter.total(f"val/reward/{name}", count)
         if rollout.temperature == 0:
-            meter.mean("val/accuracy", right, graded)
+            if scores.correct is not None:
+                meter.mean("val/accuracy", right, graded)
             meter.mean("val/reward", *known(scores.values))
             meter.mean("val/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
             meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
-        else:
+        elif scores.correct is not None:
             meter.mean(f"val/mean@{samples}", right, graded)
             by_prompt = (right.nan_to_num(0.0) > 0).view(len(prompts), samples).sum(1).tolist()
             solved = torch.tensor([pass_at_k(samples, c, samples) for c in by_prompt])

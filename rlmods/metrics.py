@@ -39,6 +39,7 @@ class Meter:
     def mean(self, name: str, x: Tensor | float, where: Tensor | None = None) -> None:
         """Add the elements of `x` (those where `where` is True) to the mean called `name`."""
         x = torch.as_tensor(x, dtype=torch.float64, device=self.device).detach()
+        where = None if where is None else where.to(self.device)
         count = torch.tensor(x.numel(), device=self.device) if where is None else where.sum()
         total = x.sum() if where is None else torch.where(where, x, 0.0).sum()
         self._get(name, Mean).update(total, count)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.loggers import Logger
 
 
@@ -18,6 +19,8 @@ def build(*, max_iterations: int, callbacks: Sequence[L.Callback] = (), loggers:
     Args:
         options: anything else that `lightning.Trainer` takes: accelerator, devices, precision, strategy, ...
     """
+    if options.get("accelerator") == "auto" and torch.backends.mps.is_available():
+        options["accelerator"] = "cpu"  # MPS has no float64, which counts are kept in
     trainer = L.Trainer(
         max_epochs=-1,
         max_steps=-1,

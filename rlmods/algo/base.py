@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from rlmods.algo.experience import assemble
@@ -16,7 +17,7 @@ from rlmods.evaluation import correctness, known, row
 from rlmods.ops import group_flat, masked_mean
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
-from rlmods.types import Experience, Prompt, Response, Scores, Totals
+from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 __all__ = ["Batch", "Learner", "PolicyGradient"]
 
@@ -60,7 +61,7 @@ class PolicyGradient(Learner):
         self.entropy_coefficient, self.overlong_filter = entropy_coefficient, overlong_filter
         self.max_draws, self.fallback, self.surplus = max_draws, fallback, surplus
         # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
-        self.frozen = (self.policy.frozen_copy(),) if getattr(kl, "needs_reference", kl.coefficient > 0) else ()
+        self.frozen = (self.policy.frozen_copy(),) if kl.coefficient > 0 and getattr(kl, "needs_reference", True) else ()
         self.pool = Pool()
         self.draws = 0
         """Batches of prompts since the run began."""
@@ -77,6 +78,7 @@ class PolicyGradient(Learner):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        self.pool.to(self.device)
         for network in self.frozen:
             network.to(self.device)
 
@@ -89,7 +91,7 @@ class PolicyGradient(Learner):
         if have < wanted and self.attempts < self.max_draws:
             return
         if have < wanted and self.fallback == "error":
-            raise RuntimeError(
+            raise UserError(
                 f"iteration {self.iteration + 1}: after {self.attempts} draws only {have} of {wanted} groups are worth training on; "
                 "try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
@@ -114,11 +116,13 @@ class PolicyGradient(Learner):
         with self.timed("score"):
             experience = self.credit(experience)
         judged = correctness(scores).to(self.device)
-        keep = self.keep(judged, experience.group)
-        self.record(responses, scores, experience, keep, judged)
         if self.overlong_filter:
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             experience = replace(experience, mask=experience.mask & complete[:, None])
+        keep = self.keep(judged, experience)
+        if scores.correct is None and not keep.all():
+            rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
+        self.record(responses, scores, experience, keep, judged)
         return experience, keep
 
     def credit(self, experience: Experience) -> Experience:
@@ -134,11 +138,11 @@ class PolicyGradient(Learner):
         credit = self.advantage(experience.rewards, experience.mask, experience.group, experience.values)
         return replace(experience, advantages=credit.advantages, returns=credit.returns)
 
-    def keep(self, judged: Tensor, group: Tensor) -> Tensor:
-        """Rows of the groups that `sampling` keeps: whole groups, decided by their scored rows."""
-        scored = ~judged.isnan()
+    def keep(self, judged: Tensor, experience: Experience) -> Tensor:
+        """Rows of the groups that `sampling` keeps: whole groups, decided by their scored rows, with at least one row that carries loss."""
+        group, scored = experience.group, ~judged.isnan()
         kept = self.sampling(judged[scored].float(), group[scored])
-        return torch.isin(group, group[scored][kept])
+        return torch.isin(group, group[scored][kept]) & torch.isin(group, group[experience.mask.any(1)])
 
     def improve(self, experience: Experience) -> None:
         """Epochs x minibatches of optimizer steps on the rows of one iteration."""
@@ -255,7 +259,7 @@ class PolicyGradient(Learner):
     def load_state(self, state: dict[str, Any]) -> None:
         super().load_state(state)
         self.draws = state["draws"]
-        self.pool.load_state(state["pool"], self.device)
+        self.pool.load_state(state["pool"])
 
 
 def _chunks(x: list[str], size: int) -> list[list[str]]:

@@ -21,7 +21,7 @@ from rlmods.metrics import Meter
 from rlmods.ops import pack
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
-from rlmods.types import Experience, Prompt, Totals
+from rlmods.types import Experience, Prompt, Totals, UserError
 
 
 @dataclass(frozen=True)
@@ -99,17 +99,18 @@ class Learner(L.LightningModule):
         """One optimizer step on these rows (of this rank), in microbatches of `token_budget` tokens."""
         tokens, sequences = self.across_ranks(torch.stack([batch.mask.sum(), batch.mask.any(1).sum()]))
         totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
+        self.meter.mean("train/skipped_steps", float(tokens == 0))
+        if tokens == 0:
+            return
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
         for micro, _ in self.microbatches(batch):
             # DDP and FSDP average gradients over ranks; the totals are global already.
             self.manual_backward(self.loss(micro, totals) * self.trainer.world_size)
-        if tokens == 0:
-            return
         norm = clip_grad_norm_(self.policy.parameters(), self.batch.max_norm)
         if not torch.isfinite(norm):
-            raise FloatingPointError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}; try a smaller optimizer.lr")
+            raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
         optimizer.step()
         self.optimizer_steps += 1
         self.meter.mean("train/grad_norm", norm)
@@ -173,7 +174,8 @@ class Learner(L.LightningModule):
 
     def validate(self) -> None:
         """Grade the held-out prompts; nothing it draws touches training."""
-        metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
+        with self.trainer.precision_plugin.forward_context():  # the first one too, where no training step has opened it
+            metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
         if metrics:
             self.log_row(metrics)
             self.notify("on_validation_metrics", metrics, rows)

@@ -46,8 +46,12 @@ class Pool:
         """Plain tensors, for the checkpoint."""
         return None if self.kept is None or not len(self.kept) else self.kept.trim().to("cpu").tensors()
 
-    def load_state(self, state: dict[str, Any] | None, device: torch.device) -> None:
-        self.kept = None if state is None else Experience(**state).to(device)
+    def load_state(self, state: dict[str, Any] | None) -> None:
+        self.kept = None if state is None else Experience(**state)
+
+    def to(self, device: torch.device) -> None:
+        """Move what waits, after a checkpoint was read on the CPU."""
+        self.kept = None if self.kept is None else self.kept.to(device)
 
 
 def _append(rows: Experience | None, more: Experience) -> Experience:

@@ -12,7 +12,7 @@ from rlmods.run import RunDir, write_summary
 
 
 class Summary(L.Callback):
-    """Writes `summary.json` when the run ends, however it ends, and `export/` when it finishes."""
+    """Writes `summary.json` when the run ends, however it ends, and `export/` unless it failed."""
 
     def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str]) -> None:
         self.directory, self.label, self.parts = directory, label, parts
@@ -32,11 +32,11 @@ class Summary(L.Callback):
         if value is None:
             return
         first, best = self.accuracy["first"], self.accuracy["best"]
-        self.accuracy = {"first": value if first is None else first, "best": max(value, best or 0.0), "last": value}
+        self.accuracy = {"first": value if first is None else first, "best": value if best is None else max(value, best), "last": value}
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         finished = pl_module.iteration >= pl_module.max_iterations
-        if finished and trainer.is_global_zero:
+        if trainer.is_global_zero:
             pl_module.policy.export(self.directory.export)
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
 

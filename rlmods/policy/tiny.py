@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
+from rlmods.types import UserError
 
 WEIGHTS = Path(__file__).parent / "weights" / "tiny"
 WORDS = ("<pad>", "<eos>", "<think>", "</think>", "<answer>", "</answer>")
@@ -22,31 +23,39 @@ class Tiny:
 
     pretrained: bool = True
     """The shipped weights; False starts from random ones (drawn from the run's seed)."""
-    hidden_size: int = 192
-    """Width of a model that starts from random weights."""
-    num_layers: int = 4
-    """Depth of a model that starts from random weights."""
-    context_length: int = 256
-    """Tokens that a model that starts from random weights can hold."""
+    hidden_size: int | None = None
+    """Width of a model that starts from random weights; null: 192, like the shipped one."""
+    num_layers: int | None = None
+    """Its depth; null: 4."""
+    context_length: int | None = None
+    """Tokens it can hold; null: 256."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 
     def __call__(self) -> Policy:
+        """Load or draw it.
+
+        Raises:
+            UserError: a size is given for the shipped weights, which have one.
+        """
         if self.pretrained:
+            for name in ("hidden_size", "num_layers", "context_length"):
+                if getattr(self, name) is not None:
+                    raise UserError(f"policy.{name}={getattr(self, name)} is for random weights: type policy.pretrained=false, or drop it")
             return load(WEIGHTS, checkpointing=self.gradient_checkpointing)
         return self.random()
 
     def random(self) -> Policy:
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        tokenizer = character_tokenizer()
+        tokenizer, width = character_tokenizer(), self.hidden_size or 192
         config = LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=self.hidden_size,
-            intermediate_size=8 * self.hidden_size // 3,
-            num_hidden_layers=self.num_layers,
-            num_attention_heads=max(1, self.hidden_size // 32),
-            max_position_embeddings=self.context_length,
+            hidden_size=width,
+            intermediate_size=8 * width // 3,
+            num_hidden_layers=self.num_layers or 4,
+            num_attention_heads=max(1, width // 32),
+            max_position_embeddings=self.context_length or 256,
             tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
             eos_token_id=tokenizer.eos_token_id,

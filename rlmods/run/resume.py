@@ -114,7 +114,12 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
         else:
             yield prefix[:-1], node.replace(run_dir, "${run_dir}") if isinstance(node, str) else node
 
-    return walk({key: value for key, value in config.items() if key not in FREE}, "")
+    kept = {key: value for key, value in config.items() if key not in FREE}
+    trainer = config.get("trainer") or {}
+    # What decides numbers is not free: precision, and the length that a decaying learning rate is stretched over.
+    decays = (config.get("schedule") or {}).get("decay", "constant") != "constant"
+    kept["trainer"] = {key: trainer.get(key) for key in ("precision", *(("max_iterations",) if decays else ()))}
+    return walk(kept, "")
 
 
 def _show(leaves: Mapping[str, Any], key: str) -> str:

@@ -19,8 +19,8 @@ class Schedule:
     """Factor that a decaying schedule ends with."""
 
     def __post_init__(self) -> None:
-        if self.warmup < 0:
-            raise ValueError(f"schedule.warmup={self.warmup}: must not be negative")
+        if not isinstance(self.warmup, int) or self.warmup < 0:
+            raise ValueError(f"schedule.warmup={self.warmup}: must be a whole number, 0 or more")
         if self.decay not in ("constant", "linear", "cosine"):
             raise ValueError(f"schedule.decay={self.decay}: must be constant, linear or cosine")
 
