@@ -149,6 +149,7 @@ RULES = {
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
     "_prompts": [(("batch.prompts=65",), "batch.prompts=65, but the data has 64 prompts: type batch.prompts=64")],
+    "_precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
     "_truncation": [
         (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
@@ -240,6 +241,41 @@ class TestUnknownKeys:
 
     def test_a_target_that_does_not_exist(self) -> None:
         assert "Missing" in refused("ratio._target_=rlmods.ratio.Missing")
+
+
+class TestBeforeAnythingIsWritten:
+    """Values that torch, Lightning or numpy would refuse later are refused while composing."""
+
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("optimizer.lr=-1", "optimizer: Invalid learning rate"),
+            ("optimizer.lr=abc", "optimizer: "),
+            ("seed=-1", "seed=-1: must be"),
+            ("seed=1.5", "seed=1.5: must be"),
+            ("trainer.max_iterations=abc", "trainer.max_iterations=abc: must be"),
+            ("trainer.max_iterations=2.7", "trainer.max_iterations=2.7: must be"),
+            ("+trainer.bogus=1", "unknown key trainer.bogus"),
+            ("algo.overlong_filter=maybe", "algo.overlong_filter=maybe: must be true or false"),
+            ("algo.entropy_coefficient=abc", "algo.entropy_coefficient=abc: must be a number"),
+            ("algo.max_draws=0", "algo.max_draws=0: must be"),
+            ("algo.max_draws=many", "algo.max_draws=many: must be"),
+            ("validation.every=0", "validation.every=0: must be"),
+            ("validation.samples=-2", "validation.samples=-2: must be"),
+            ("validation.temperature=0", "validation.temperature=0: must be"),
+            ("validation.max_prompts=0", "validation.max_prompts=0: must be"),
+            ("schedule.warmup=1.5", "schedule.warmup=1.5: must be"),
+        ],
+    )
+    def test_message(self, typed: str, says: str) -> None:
+        target = plan if not typed.startswith("schedule") else lambda t: compose.make(plan(t).config.schedule, "schedule")
+        with pytest.raises(UserError) as error:
+            target(typed)
+        assert says in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_a_reward_alone_is_logged_under_its_name(self) -> None:
+        assert list(plan("reward=accuracy").parts["reward"].rewards) == ["accuracy"]
 
 
 class TestFit:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import torch
 
+from rlmods import evaluation
 from rlmods.evaluation import Validation, correctness, known, pass_at_k
+from rlmods.metrics import Meter
 from rlmods.rollout import Local
 from rlmods.types import Prompt, Response, Scores
 from tests.algo.worlds import SPLITS, even, policy
@@ -112,10 +114,20 @@ class TestValidation:
             seen += [r["id"] for r in Validation()(None, Scripted(), judge, PROMPTS, ranks)[1]]
         assert sorted(seen) == ["0", "1", "2", "3"]
 
-    def test_a_rank_without_prompts_names_the_same_metrics(self) -> None:
+    def test_a_rank_without_prompts_names_the_same_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
         trainer = SimpleNamespace(world_size=9)
         ranks = SimpleNamespace(global_rank=8, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+        seen: list[set[str]] = []
+
+        class Spy(Meter):
+            def compute(self) -> dict[str, float]:
+                seen.append(set(self.metrics))
+                return super().compute()
+
+        monkeypatch.setattr(evaluation, "Meter", Spy)
         assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, ranks) == ({}, [])
+        assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)[0]
+        assert seen[0] == seen[1] != set()
 
     def test_nothing_held_out(self) -> None:
         assert Validation()(None, Scripted(), judge, [], RANK) == ({}, [])
@@ -135,6 +147,7 @@ class TestValidation:
         made.train()
         torch.manual_seed(0)
         before = torch.get_rng_state()
+        rollout.sync(made, iteration=0)
         have = [train(0)]
         first = Validation(samples=4)(made, rollout, even, SPLITS.val, RANK)
         have.append(train(1))

@@ -79,3 +79,8 @@ def test_what_nobody_added_to_is_left_out() -> None:
     meter.total("total", 0)
     meter.mean("there", 1.0)
     assert meter.compute() == {"total": 0.0, "there": 1.0}
+
+
+def test_masks_may_lie_elsewhere():
+    """Correctness is known on the CPU, whatever the policy runs on."""
+    Meter("meta").mean("x", torch.ones(2), torch.tensor([True, False]))

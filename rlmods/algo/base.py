@@ -10,14 +10,14 @@ import torch
 from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
+from rlmods.algo import record
 from rlmods.algo.experience import assemble
 from rlmods.algo.learner import Batch, Learner
 from rlmods.algo.pool import Pool
-from rlmods.evaluation import correctness, known, row
-from rlmods.ops import group_flat, masked_mean
+from rlmods.evaluation import correctness
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
+from rlmods.types import Experience, Prompt, Totals, UserError
 
 __all__ = ["Batch", "Learner", "PolicyGradient"]
 
@@ -122,7 +122,9 @@ class PolicyGradient(Learner):
         keep = self.keep(judged, experience)
         if scores.correct is None and not keep.all():
             rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
-        self.record(responses, scores, experience, keep, judged)
+        record.sampled(self.meter, responses, scores, judged, experience.group, keep)
+        self.samples += record.rows(responses, scores, experience, keep, self.iteration + 1)
+        self.sampled_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
         return experience, keep
 
     def credit(self, experience: Experience) -> Experience:
@@ -207,49 +209,13 @@ class PolicyGradient(Learner):
             penalty = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
             objective = objective - self.kl.coefficient * penalty
             self.meter.mean("train/kl_ref", penalty, micro.mask)
-        self.watch(micro, log_ratio, old, entropy, surrogate.clipped)
+        record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped)
         return -self.aggregation(objective, micro.mask, totals)
-
-    # What is logged
 
     def performance(self) -> dict[str, float]:
         tokens, self.sampled_tokens = self.sampled_tokens, 0
         self.response_tokens += tokens
         return super().performance() | {"perf/response_tokens_per_s": tokens / max(self.seconds["rollout"], 1e-9)}
-
-    def watch(self, micro: Experience, log_ratio: Tensor, old: Tensor, entropy: Tensor, clipped: Tensor) -> None:
-        d, mask = log_ratio.detach(), micro.mask
-        self.meter.mean("train/entropy", entropy, mask)
-        self.meter.mean("train/kl_old", d.exp() - 1 - d, mask)
-        self.meter.mean("train/clip_fraction/low", (clipped & (micro.advantages < 0)).double(), mask)
-        self.meter.mean("train/clip_fraction/high", (clipped & (micro.advantages > 0)).double(), mask)
-        self.meter.maximum("train/ratio_max", d.exp(), mask)
-        self.meter.mean("train/sampler_logprob_gap", (old - micro.behavior_logprobs).abs(), mask)
-
-    def record(self, responses: list[Response], scores: Scores, experience: Experience, keep: Tensor, judged: Tensor) -> None:
-        """Metrics of everything that was sampled, kept or not, and the rows of the sample log."""
-        length = torch.tensor([float(len(r.tokens)) for r in responses])
-        flat = group_flat(judged.nan_to_num(0.0), ~judged.isnan(), experience.group)
-        unique = torch.tensor([len(set(c)) / len(c) for c in _chunks([r.text for r in responses], self.batch.samples)])
-        self.meter.mean("train/reward", *known(scores.values))
-        if scores.correct is not None:
-            self.meter.mean("train/accuracy", judged, ~judged.isnan())
-        for name, values in scores.terms.items():
-            self.meter.mean(f"train/reward/{name}", *known(values))
-        self.meter.mean("train/unscored_fraction", judged.isnan().double())
-        self.meter.mean("train/response_tokens", length)
-        self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
-        self.meter.mean("train/flat_group_fraction", flat.double())
-        self.meter.mean("train/kept_fraction", keep.double())
-        self.meter.mean("train/unique_fraction", unique)
-        for name, count in scores.counts.items():
-            self.meter.total(f"reward/{name}", count)
-        self.sampled_tokens += int(self.across_ranks(length.sum()))
-        advantage = masked_mean(experience.advantages, experience.mask)
-        self.samples += [
-            row(r, scores, i) | {"iteration": self.iteration + 1, "advantage": float(advantage[i]), "kept": bool(keep[i])}
-            for i, r in enumerate(responses)
-        ]
 
     # The checkpoint
 
@@ -261,6 +227,3 @@ class PolicyGradient(Learner):
         self.draws = state["draws"]
         self.pool.load_state(state["pool"])
 
-
-def _chunks(x: list[str], size: int) -> list[list[str]]:
-    return [x[i : i + size] for i in range(0, len(x), size)]

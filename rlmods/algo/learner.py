@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import sys
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -159,7 +160,9 @@ class Learner(L.LightningModule):
         with self.timed("rollout"):
             self.rollout.sync(self.policy, iteration=self.iteration + 1)
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-        self.lr_schedulers().step()  # type: ignore[union-attr]
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have made no step
+            self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
         self.log_row(metrics)

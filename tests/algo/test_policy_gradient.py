@@ -9,13 +9,14 @@ import torch
 from rlmods.advantage import RLOO, GroupMean, GroupNorm
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import Batch
+from rlmods.evaluation import Validation
 from rlmods.kl import Penalty
 from rlmods.ratio import CISPO, Clipped, Soft, Unclipped
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
-from rlmods.types import Experience, Scores
+from rlmods.types import Experience, Scores, UserError
 
-from .worlds import SPLITS, attached, collected, fit, gradients, learner, policy
+from .worlds import SPLITS, attached, collected, even, fit, gradients, learner, policy
 
 LOSSES = {
     "grpo": {"kl": Penalty("k3", 0.04, "loss"), "aggregation": SequenceMean()},
@@ -98,7 +99,7 @@ class TestFirstMinibatch:
         assert rows[0]["optimizer_step"] == 4
 
     def test_rows_keep_their_own_old_logprobs(self):
-        made = learner(batch=Batch(prompts=4, samples=4, minibatches=4), ratio=Clipped(1e9 - 1, 1e9))
+        made = learner(batch=Batch(prompts=4, samples=4, minibatches=4), ratio=Unclipped())
         seen = []
         original = made.loss
         made.loss = lambda micro, totals: (seen.append((micro.tokens, micro.old_logprobs, micro.mask)), original(micro, totals))[1]
@@ -196,7 +197,26 @@ class TestKL:
         assert drifts[1] < 0.5 * drifts[0]
 
 
+@pytest.mark.filterwarnings("ignore:sampling drops groups by their total reward")
 class TestDynamicSampling:
+    def test_says_when_it_filters_on_a_reward_that_knows_no_correctness(self):
+        made = attached(learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r)))
+        with pytest.warns(UserWarning, match="does not say which answers are correct"):
+            made.collect(SPLITS.train[:2])
+
+    def test_a_prompt_drawn_again_gets_other_answers(self):
+        made = attached(learner())
+        first, _ = made.collect(SPLITS.train[:2])
+        again, _ = made.collect(SPLITS.train[:2])
+        assert not torch.equal(first.tokens, again.tokens)
+
+    def test_a_group_that_the_overlong_filter_emptied_is_not_kept(self):
+        made = attached(learner(sampling=Dynamic(), overlong_filter=True, rollout=Local(max_tokens=1)))
+        experience, keep = made.collect(SPLITS.train[:8])
+        for group in experience.group[keep].unique():
+            assert experience.mask[experience.group == group].any()
+        assert keep.any()
+
     def test_flat_groups_are_drawn_again(self):
         rows = fit(learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2)), 3)
         assert max(row["train/draws"] for row in rows) > 1
@@ -215,7 +235,7 @@ class TestDynamicSampling:
 
     def test_hopeless_reward_can_stop_the_run(self):
         made = learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=2, fallback="error")
-        with pytest.raises(RuntimeError, match=r"after 2 draws only 0 of 4 groups.*algo\.max_draws"):
+        with pytest.raises(UserError, match=r"after 2 draws only 0 of 4 groups.*algo\.max_draws"):
             fit(made, 1)
 
     def test_filter_reads_correctness_not_the_shaped_reward(self):
@@ -268,3 +288,16 @@ class TestLearning:
         flat = {"reward": lambda r: [0.0] * len(r), "batch": Batch(prompts=4, samples=4)}
         rows = fit(learner(entropy_coefficient=1.0, **flat), 12)
         assert rows[-1]["train/entropy"] > rows[0]["train/entropy"]
+
+
+class TestValidation:
+    def test_first_and_later_ones_use_one_precision(self):
+        seen = []
+
+        def spy(responses):
+            seen.append(torch.is_autocast_enabled("cpu"))
+            return even(responses)
+
+        made = learner(reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val))
+        fit(made, 1, precision="bf16-mixed")
+        assert seen == [True, True, True]  # before, in the training step, after

@@ -12,6 +12,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.tiny import WEIGHTS, WORDS, character_tokenizer
 from rlmods.reward.accuracy import verify
 from rlmods.rollout import Local
+from rlmods.types import UserError
 
 shipped = pytest.mark.skipif(not (WEIGHTS / "config.json").exists(), reason="no weights in rlmods/policy/weights/tiny")
 
@@ -62,6 +63,10 @@ class TestRandom:
         assert config.vocab_size == len(made.tokenizer)
         assert made.eos_ids == {1}
         assert made.pad_id == 0
+
+    def test_a_size_is_not_for_the_shipped_weights(self) -> None:
+        with pytest.raises(UserError, match=r"policy\.num_layers=2 is for random weights: type policy\.pretrained=false"):
+            Tiny(num_layers=2)()
 
     def test_the_default_is_of_the_size_the_docstring_says(self) -> None:
         assert sum(p.numel() for p in Tiny(pretrained=False)().parameters()) / 1e6 == pytest.approx(1.8, abs=0.06)

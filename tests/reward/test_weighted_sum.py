@@ -123,7 +123,7 @@ def test_the_math_option_and_its_overrides(tmp_path: Path) -> None:
     assert isinstance(reward, WeightedSum)
     assert reward.weights == {"accuracy": 1.0, "format": 0.5, "mine": 1.0}
     scores = reward([response(r"<answer>\boxed{5}</answer>", "5", tokens=40), response("<answer>6</answer>", "5")])
-    assert list(scores) == [2.5, 0.5]
+    assert list(scores) == [2.5, -0.5]
 
 
 @pytest.mark.parametrize(("option", "part"), [("math", WeightedSum), ("accuracy", Accuracy), ("format", Format), ("overlong", Overlong)])

@@ -1,0 +1,50 @@
+"""The outcome of a run."""
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlmods.callbacks import Summary
+from rlmods.run import RunDir
+
+
+def learner(iteration: int = 2) -> Any:
+    policy = SimpleNamespace(export=lambda folder: folder.mkdir())
+    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, response_tokens=7, policy=policy)
+
+
+def written(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
+    summary = Summary(RunDir(tmp_path), "dapo", {"ratio": "symmetric"})
+    for value in values:
+        summary.on_validation_metrics(TRAINER, None, {"val/accuracy": value}, [])
+    end(summary)
+    found: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
+    return found
+
+
+TRAINER: Any = SimpleNamespace(is_global_zero=True)
+
+
+@pytest.mark.parametrize(("values", "best"), [([0.1, 0.4, 0.3], 0.4), ([-0.5, -0.2, -0.3], -0.2)])
+def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -> None:
+    found = written(tmp_path, values, lambda s: s.on_train_end(TRAINER, learner()))
+    assert found["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
+    assert found["exit"] == "finished"
+    assert (tmp_path / "export").is_dir()
+
+
+def test_interrupted_and_failed(tmp_path: Path) -> None:
+    assert written(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))["exit"] == "interrupted"
+    failed = written(tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull")))
+    assert failed["exit"] == "failed: OSError: disk full"
+
+
+def test_goes_on_where_it_stood(tmp_path: Path) -> None:
+    before, after = (Summary(RunDir(tmp_path), "dapo", {}) for _ in range(2))
+    before.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.9}, [])
+    after.load_state_dict(before.state_dict())
+    after.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.5}, [])
+    assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
