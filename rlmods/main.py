@@ -52,17 +52,22 @@ def main(config: DictConfig) -> None:
         sys.exit(f"interrupted after iteration {learner.iteration}: continue with run_dir={config.run_dir} resume=auto")
 
 
+def quiet() -> None:
+    """Silence what libraries say that a user can do nothing about."""
+    for pattern in QUIET:
+        warnings.filterwarnings("ignore", pattern)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # devices that are not there, advertisements
+    transformers.utils.logging.disable_progress_bar()
+
+
 def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
     """Compose, check, fit. Everything a user can get wrong is found before the run directory is touched.
 
     Raises:
         UserError: a user's mistake.
     """
-    for pattern in QUIET:
-        warnings.filterwarnings("ignore", pattern)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # devices that are not there, advertisements
-    transformers.utils.logging.disable_progress_bar()
+    quiet()
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
     directory = RunDir.open(config)

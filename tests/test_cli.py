@@ -15,6 +15,9 @@ import torch
 from omegaconf import OmegaConf
 from transformers import AutoModelForCausalLM
 
+from rlmods.evaluate import evaluate
+from rlmods.types import UserError
+
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[1]
@@ -107,6 +110,15 @@ class TestARun:
         assert "${" not in (finished.path / "config.yaml").read_text()
         assert [p.name for p in (finished.path / "checkpoints").iterdir()] == ["iteration_000002.ckpt"]
         assert {p.name for p in finished.path.parent.iterdir()} == {"run"}
+
+    def test_is_graded_again_as_it_was(self, finished):
+        validations = [row for row in rows(finished.path / "metrics.jsonl") if "val/accuracy" in row]
+        graded = evaluate(str(finished.path), [])
+        assert graded["val/accuracy"] == validations[-1]["val/accuracy"]
+        assert graded["prompts"] == 8
+        assert evaluate(str(finished.path), ["validation.max_prompts=3", "data.level=1", "validation.samples=2"])["prompts"] == 3
+        with pytest.raises(UserError, match="no held-out prompts"):
+            evaluate(str(finished.path), ["data.num_val=0"])
 
     def test_logs_the_metrics_of_the_contract(self, finished):
         logged = rows(finished.path / "metrics.jsonl")
