@@ -177,7 +177,7 @@ class Surrogate:
 class Totals:
     """Denominators of one optimizer step, over all its microbatches on all ranks. At least 1 each."""
 
-    tokens: Tensor | float
+    tokens: Tensor | float | int
     """Tokens with a true mask."""
-    sequences: Tensor | float
+    sequences: Tensor | float | int
     """Responses with at least one such token."""
