@@ -1,7 +1,10 @@
 """Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers do not fight."""
 
 import os
+import signal
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job: the tests of Ctrl-C need it heard
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

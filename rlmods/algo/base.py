@@ -120,7 +120,7 @@ class PolicyGradient(Learner):
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             experience = replace(experience, mask=experience.mask & complete[:, None])
         keep = self.keep(judged, experience)
-        if scores.correct is None and not keep.all():
+        if scores.correct is None and not keep.all() and self.draws == 1:
             rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
         record.sampled(self.meter, responses, scores, judged, experience.group, keep)
         self.samples += record.rows(responses, scores, experience, keep, self.iteration + 1)

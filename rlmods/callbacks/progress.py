@@ -9,6 +9,7 @@ import rich
 from lightning import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 from rich import progress as bars
+from rich.table import Column
 
 from rlmods.callbacks.hooks import Metrics, Rows
 
@@ -38,8 +39,15 @@ class Progress(Callback):
             learner.rollout.on_tokens = self.on_tokens
         console = rich.get_console()
         if console.is_terminal:
-            columns = ("{task.description}", bars.BarColumn(bar_width=20), bars.MofNCompleteColumn(), "{task.fields[facts]}")
-            self._bars = bars.Progress(*columns, bars.TimeRemainingColumn(compact=True), console=console)
+            whole, cut = Column(no_wrap=True), Column(no_wrap=False, overflow="ellipsis", max_width=200)  # a narrow terminal cuts facts
+            self._bars = bars.Progress(
+                bars.TextColumn("{task.description}", table_column=whole),
+                bars.BarColumn(bar_width=10, table_column=Column(no_wrap=True)),
+                bars.MofNCompleteColumn(table_column=Column(no_wrap=True)),
+                bars.TimeRemainingColumn(compact=True, table_column=Column(no_wrap=True)),
+                bars.TextColumn("{task.fields[facts]}", table_column=cut),
+                console=console,
+            )
             self._iterations = self._bars.add_task("iterations", total=trainer.max_iterations, completed=learner.iteration, facts="")  # type: ignore[attr-defined]
             self._sampling = self._bars.add_task("sampling", total=1, visible=False, facts="")
             self._bars.start()
@@ -72,6 +80,7 @@ class Progress(Callback):
     @rank_zero_only
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
         shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith(VALIDATION))
+        shown = shown or f"val/reward {metrics.get('val/reward', float('nan')):.3f}"  # of a reward that knows no right answers
         if self._bars is not None:
             self._validation = f"  {shown}" if shown else ""
             self._last = time.monotonic()

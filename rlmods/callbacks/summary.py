@@ -39,6 +39,10 @@ class Summary(L.Callback):
         if trainer.is_global_zero:
             pl_module.policy.export(self.directory.export)
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
+        if trainer.is_global_zero:
+            shown = {name: value for name, value in self.accuracy.items() if value is not None}
+            accuracy = "val/accuracy " + ", ".join(f"{name} {value:.3f}" for name, value in shown.items()) + "; " if shown else ""
+            print(f"{self.label}: {pl_module.iteration} iterations; {accuracy}the model is in {self.directory.export}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from rlmods.run import RunDir
 
@@ -23,20 +24,28 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     steps = batch.epochs * batch.minibatches
     parameters = sum(p.numel() for p in learner.policy.parameters()) / 1e6
     frozen = getattr(learner, "frozen", ())
-    table = Table(title=plan.label, title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
+    table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
         "policy": f"{parameters:.1f}M parameters, {next(learner.policy.parameters()).dtype}".replace("torch.", ""),
         "reference": f"a frozen copy, {parameters:.1f}M more" if frozen else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
         "iteration": size,
-        "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration ({batch.epochs} epochs x {batch.minibatches} minibatches of "
+        "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens",
         "length": f"{plan.config.trainer.max_iterations} iterations, validation every {plan.validation.every}",
-        "run_dir": str(directory.path) + (f", resumed after iteration {directory.iteration}" if directory.checkpoint else ""),
+        "run_dir": str(directory.path) + _origin(plan, directory),
     }
+    if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(learner, "surplus", "") == "keep":
+        lines["iteration"] += "; surplus groups wait for the next one"
     if not online:
         del lines["reference"]
     for name, value in lines.items():
         table.add_row(f"[bold]{name}", value)
     (console or Console()).print(table)
+
+
+def _origin(plan: Plan, directory: RunDir) -> str:
+    if directory.checkpoint:
+        return f", resumed after iteration {directory.iteration}"
+    return ", nothing to resume there: starts anew" if plan.config.resume == "auto" else ""
