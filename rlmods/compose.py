@@ -12,7 +12,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from rlmods.algo import Batch, Learner
+from rlmods.algo import Batch, Learner, PolicyGradient
 from rlmods.data import PromptModule, Splits
 from rlmods.evaluation import Validation
 from rlmods.make import block, make, one_line
@@ -22,11 +22,14 @@ from rlmods.reward import WeightedSum
 from rlmods.rules import RULES
 from rlmods.types import Prompt, UserError
 
-PARTS = ("rollout", "reward", "sampling", "advantage", "kl", "ratio", "aggregation")
+PARTS = ("rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl", "ratio", "aggregation")
 """Groups whose options are made into parts and given to the algorithm that names them."""
 BLOCKS = {"batch": Batch, "validation": Validation}
 """Settings that are not swapped, only set."""
-TOP = ("data", "policy", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *BLOCKS, "seed", "run_dir", "resume")
+TOP = (
+    "data", "policy", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", *BLOCKS,
+    "seed", "run_dir", "resume",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Plan:
     choices: Mapping[str, str]
     """Option by group, of the groups that the algorithm uses."""
     splits: Splits
+    ptx: Sequence[Prompt]
+    """Rows to imitate beside the reward; empty where nobody asks for them."""
     parts: Mapping[str, Any]
     batch: Batch
     validation: Validation
@@ -52,13 +57,14 @@ class Plan:
         config = self.config
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = make(config.policy, "policy")()
-        fit(policy, (*self.splits.train, *self.splits.val), getattr(self.parts["rollout"], "max_tokens", 0))
-        if getattr(self.algorithm, "needs_response", False):
-            fit_responses(policy, self.splits.train)
+        fit(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
+        fit_responses(policy, self.splits.train, self.algorithm.needs_columns)
+        fit_responses(policy, self.ptx, ("response",))
         build = make(config.algo, "algo", partial=True)
         learner: Learner = build(
             policy=policy,
             **self.parts,
+            **({"ptx_prompts": self.ptx} if issubclass(self.algorithm, PolicyGradient) else {}),
             optimizer=make(config.optimizer, "optimizer", partial=True),
             schedule=make(config.schedule, "schedule"),
             batch=self.batch,
@@ -104,18 +110,28 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {typed}, or choose another algo=")
     blocks = {name: block(config[name], name, kind) for name, kind in BLOCKS.items()}
     parts = {name: make(config[name], name) for name in PARTS if name in used}
-    if not isinstance(parts["reward"], WeightedSum):  # so that what it counts is logged under its name
+    if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # so that what it counts is logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
     _check_trainer(config)
-    try:
-        splits: Splits = make(config.data, "data")()
-    except (TypeError, ValueError) as error:
-        raise UserError(f"data: {one_line(error)}") from error
+    splits = _splits(config.data, "data")
+    imitates = bool(config.algo.get("ptx_coefficient", 0))
+    stream = config.get("ptx")
+    if stream is not None and not imitates:
+        raise UserError("data@ptx names rows to imitate, and nothing asks for them: type algo.ptx_coefficient=0.1, or drop data@ptx")
+    ptx = (splits if stream is None else _splits(stream, "ptx")).train if imitates else ()
     chosen = {group: choice for group, choice in choices.items() if group in (*used, "data", "policy") and choice is not None}
-    made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, parts, **blocks)
+    made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, ptx, parts, **blocks)
     check(made)
     return made
+
+
+def _splits(config: DictConfig, name: str) -> Splits:
+    try:
+        splits: Splits = make(config, name)()
+    except (TypeError, ValueError) as error:
+        raise UserError(f"{name}: {one_line(error)}") from error
+    return splits
 
 
 def _check_optimizer(config: DictConfig) -> None:
@@ -169,15 +185,25 @@ def fit(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
             )
 
 
-def fit_responses(policy: Policy, prompts: Iterable[Prompt]) -> None:
-    """Refuse responses to imitate that do not fit the model's context."""
-    for prompt in prompts:
-        length = len(policy.encode(prompt)) + len(policy.encode_response(prompt.meta["response"]))
+def fit_responses(policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]) -> None:
+    """Refuse responses to learn from that do not fit the model's context."""
+    for prompt in prompts if columns else ():
+        longest = max((len(policy.encode_response(text)) for text in texts(prompt, columns)), default=0)
+        length = len(policy.encode(prompt)) + longest
         if length > policy.context_length:
             raise UserError(
                 f"prompt {prompt.id} and its response have {length} tokens, and the model's context is {policy.context_length}: "
                 "shorten the row, or choose another model with policy=hf policy.name=..."
             )
+
+
+def texts(prompt: Prompt, columns: Iterable[str]) -> list[str]:
+    """Every response that these columns of a row bring."""
+    found: list[str] = []
+    for column in columns:
+        value = prompt.meta[column]
+        found += value if column == "candidates" else ["".join(value)]
+    return found
 
 
 def _algorithm(config: DictConfig) -> type[Learner]:

@@ -75,10 +75,10 @@ class Validation:
         if not prompts:
             return {}, []
         meter = Meter(ranks.device)
-        greedy = _with(rollout, temperature=0.0, top_p=1.0, top_k=0)
+        greedy = with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0)
         rows = self._grade(meter, greedy, policy, reward, mine, 1, ranks.iteration)
         if self.samples:
-            drawn = _with(rollout, temperature=self.temperature, top_p=1.0, top_k=0, seed=self.seed)
+            drawn = with_settings(rollout, temperature=self.temperature, top_p=1.0, top_k=0, seed=self.seed)
             rows += self._grade(meter, drawn, policy, reward, mine, self.samples, ranks.iteration)
         return meter.compute(), rows
 
@@ -88,32 +88,36 @@ class Validation:
         rollout.sync(policy, iteration=iteration)
         responses = rollout.generate(prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
-        right = correctness(scores)
-        graded = ~right.isnan()
+        right, graded = known([None] * len(responses) if scores.correct is None else scores.correct)
         for name, count in scores.counts.items():
             meter.total(f"val/reward/{name}", count)
         if rollout.temperature == 0:
             if scores.correct is not None:
                 meter.mean("val/accuracy", right, graded)
             meter.mean("val/reward", *known(scores.values))
+            for name, values in scores.terms.items():
+                meter.mean(f"val/reward/{name}", *known(values))
+            if "gold" in scores.terms:
+                meter.mean("val/gold_reward", *known(scores.terms["gold"]))
             meter.mean("val/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
             meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
         elif scores.correct is not None:
             meter.mean(f"val/mean@{samples}", right, graded)
-            by_prompt = (right.nan_to_num(0.0) > 0).view(len(prompts), samples).sum(1).tolist()
+            by_prompt = (right > 0).view(len(prompts), samples).sum(1).tolist()
             solved = torch.tensor([pass_at_k(samples, c, samples) for c in by_prompt])
             meter.mean(f"val/pass@{samples}", solved, graded.view(len(prompts), samples).any(1))
         return [row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
 
 
-def _with(rollout: Any, **settings: Any) -> Any:
+def with_settings(rollout: Any, **settings: Any) -> Any:
     """The same rollout with other sampling settings, those that it has."""
     return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})
 
 
 def correctness(scores: Scores) -> Tensor:
-    """Unshaped correctness [N] in float64, the total score where the reward knows of none; NaN where unscored."""
-    source = scores.values if scores.correct is None else scores.correct
+    """What sampling decides by, [N] in float64: unshaped correctness where a reward that is paid knows it, else the total score; NaN where
+    unscored."""
+    source = scores.values if scores.correct is None or scores.monitored else scores.correct
     return torch.tensor([math.nan if x is None else float(x) for x in source], dtype=torch.float64)
 
 

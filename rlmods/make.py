@@ -74,7 +74,7 @@ def _explain_settings(error: BaseException, config: DictConfig, group: str) -> s
     if isinstance(error, TypeError) and "unexpected keyword argument" in text:
         try:
             kind = get_class(target)
-            known = [f.name for f in fields(kind)] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
+            known = [f.name for f in fields(kind) if f.init] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
             return f"{group}: unknown key{text.split('argument')[-1]}; known are {', '.join(known)}"
         except (ValueError, ImportError):
             pass

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import resource
+import sys
+
 import torch
 from torch import Tensor
 from torchmetrics import MaxMetric, Metric, SumMetric
@@ -63,3 +66,10 @@ class Meter:
             made = kind() if kind is Mean else kind(nan_strategy="disable")
             self.metrics[name] = made.set_dtype(torch.float64).to(self.device)
         return self.metrics[name]
+
+
+def peak_memory_mb(device: torch.device) -> float:
+    """Most memory held so far: on the GPU, or by this process."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)

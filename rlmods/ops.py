@@ -63,6 +63,15 @@ def spread(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "
     return torch.where(mask, x[:, None], 0.0)
 
 
+def rewards_to_go(rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float = 1.0) -> Float[Tensor, "N T"]:
+    """G_t = r_t + gamma G_{t+1} over each row's true slots, stepping over the others; 0 elsewhere."""
+    found, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
+    for t in reversed(range(rewards.shape[1])):
+        later = torch.where(mask[:, t], rewards[:, t] + gamma * later, later)
+        found[:, t] = torch.where(mask[:, t], later, 0.0)
+    return found
+
+
 def whiten(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], eps: float = 1e-8) -> Float[Tensor, "N T"]:
     """(x - mean) / sqrt(var + eps) over the true slots of all ranks, population variance; 0 elsewhere. A single slot becomes 0."""
     count = across_ranks(mask.sum()).clamp(min=1)

@@ -1,9 +1,12 @@
-"""What a part has to look like. Structural: a plugin inherits nothing and imports nothing of ours that it does not need."""
+"""What a part has to look like. Structural: a plugin inherits nothing and imports nothing of ours that it does not need.
+
+Any part may also be a `Controller`: one that changes while training, and is saved and restored with it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Rewards to credit per token. A class attribute `needs_values = True` asks for a critic, `needs_group = True` for G > 1."""
+    """Rewards to credit per token. A class attribute asks for what it needs: `needs_values = True` for a critic, `needs_group = True` for
+    G > 1, `needs_greedy = True` for the reward of a greedy answer to each prompt (as `values`, on every token of the prompt's responses),
+    `needs_steps = True` for rewards by step, and then for one more argument, `steps`: bool [N, T], True where a step ends."""
 
     def __call__(
         self, rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"], values: Float[Tensor, "N T"] | None
@@ -49,7 +54,8 @@ class Aggregation(Protocol):
 
 @runtime_checkable
 class Sampling(Protocol):
-    """Which responses are worth training on, from their unshaped correctness (or total score): whole groups, never single rows."""
+    """Which responses are worth training on, from their unshaped correctness (or total score). A group goes as a whole where none of its
+    rows is kept; a row that is not kept in a group that stays has had its part in the baseline, and carries no loss."""
 
     def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]: ...
 
@@ -79,3 +85,18 @@ class Judge(Protocol):
     """Compares two responses to one prompt: 1.0 the first is better, 0.0 the second, 0.5 a tie, None no verdict."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
+
+
+@runtime_checkable
+class Controller(Protocol):
+    """A part that changes while training: an adaptive coefficient, a running baseline. Resuming restores it exactly."""
+
+    def adapt(self, metrics: Mapping[str, float]) -> None:
+        """Called after every iteration with what is logged for it, which is the same on every rank."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Plain values and tensors."""
+        ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...

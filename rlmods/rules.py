@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlmods.compose import Plan
-
 
 
 def _group_size(plan: Plan) -> str | None:
@@ -20,15 +19,45 @@ def _group_size(plan: Plan) -> str | None:
 
 
 def _critic(plan: Plan) -> str | None:
-    advantage = plan.parts.get("advantage")
-    if getattr(advantage, "needs_values", False) and not getattr(plan.algorithm, "has_critic", False):
-        chosen, algo = plan.choices.get("advantage"), plan.config.algo.name
-        return f"advantage={chosen} needs a critic, which algo={algo} has not: type advantage=group_norm"
+    if "critic" not in plan.parts:
+        return None
+    wanted, made = getattr(plan.parts["advantage"], "needs_values", False), hasattr(plan.parts["critic"], "coefficient")
+    if wanted and not made:
+        return f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or another advantage=group_norm"
+    if made and not wanted:
+        return f"critic={plan.choices.get('critic')} would be trained and never asked: type critic=none, or advantage=gae"
+    return None
+
+
+def _steps(plan: Plan) -> str | None:
+    if not getattr(plan.parts.get("advantage"), "needs_steps", False):
+        return None
+    chosen = plan.choices.get("advantage")
+    if plan.parts["kl"].where == "reward" and plan.parts["kl"].coefficient > 0:
+        return f"advantage={chosen} reads the rewards of steps alone, so a KL in the reward would be lost: type kl=loss, or kl=none"
+    if not getattr(plan.parts["reward"], "gives_steps", False):
+        reward = plan.choices.get("reward")
+        return f"advantage={chosen} needs a reward for each step, and reward={reward} gives one a response: type reward=process"
+    return None
+
+
+def _scale(plan: Plan) -> str | None:
+    scaled = plan.config.algo.get("normalize_reward", False) or plan.config.algo.get("clip_reward", None) is not None
+    if scaled and getattr(plan.parts["reward"], "gives_steps", False):
+        return "algo.normalize_reward and algo.clip_reward scale one reward a response, and this reward gives one a step: drop them"
+    return None
+
+
+def _ptx(plan: Plan) -> str | None:
+    for prompt in plan.ptx:
+        if "response" not in prompt.meta:
+            advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
+            return f"algo.ptx_coefficient imitates responses, and prompt {prompt.id} has none: {advice}"
     return None
 
 
 def _minibatches(plan: Plan) -> str | None:
-    rows = plan.batch.prompts * (plan.batch.samples if "sampling" in plan.parts else 1)
+    rows = plan.batch.prompts * plan.algorithm.rows_per_prompt(plan.batch)
     if rows % plan.batch.minibatches == 0:
         return None
     fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
@@ -43,7 +72,7 @@ def _prompts(plan: Plan) -> str | None:
 
 
 def _answers(plan: Plan) -> str | None:
-    if not getattr(plan.parts["reward"], "needs_answer", False):
+    if not getattr(plan.parts.get("reward"), "needs_answer", False):
         return None
     for prompt in (*plan.splits.train, *plan.splits.val):
         if prompt.answer is None:
@@ -52,24 +81,32 @@ def _answers(plan: Plan) -> str | None:
     return None
 
 
-def _responses(plan: Plan) -> str | None:
-    if not getattr(plan.algorithm, "needs_response", False):
-        return None
-    for prompt in plan.splits.train:
-        if not isinstance(prompt.meta.get("response"), str):
-            return f"algo={plan.config.algo.name} imitates responses, and prompt {prompt.id} has none: type data.response=COLUMN"
+COLUMNS = {
+    "response": ("imitates responses", "type data.response=COLUMN"),
+    "candidates": ("learns from preferences", "type data=preferences data.train=FILE"),
+    "steps": ("learns from labelled steps", "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN"),
+}
+"""What a row of data may have to bring: what for, and how to name it."""
+
+
+def _columns(plan: Plan) -> str | None:
+    for column in plan.algorithm.needs_columns:
+        purpose, advice = COLUMNS[column]
+        for prompt in plan.splits.train:
+            if column not in prompt.meta:
+                return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"
     return None
 
 
 def _temperature(plan: Plan) -> str | None:
-    temperature = getattr(plan.parts["rollout"], "temperature", 1.0)
-    if "ratio" in plan.parts and temperature == 0:
+    temperature = getattr(plan.parts.get("rollout"), "temperature", 1.0)
+    if plan.algorithm.samples_responses and temperature == 0:
         return "rollout.temperature=0 samples the same answer every time, so there is nothing to learn: type rollout.temperature=1"
     return None
 
 
 def _truncation(plan: Plan) -> str | None:
-    rollout = plan.parts["rollout"]
+    rollout = plan.parts.get("rollout")
     if "ratio" in plan.parts and (getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0):
         return (
             "rollout.top_p and rollout.top_k draw from another distribution than the one that is trained: "
@@ -83,16 +120,30 @@ def _values(plan: Plan) -> str | None:
     for key, values in allowed.items():
         if key in plan.config.algo and plan.config.algo[key] not in values:
             return f"algo.{key}={plan.config.algo[key]}: one of {', '.join(values)}"
-    kinds: dict[str, tuple[tuple[type, ...], str]] = {
-        "entropy_coefficient": ((int, float), "a number"),
-        "overlong_filter": ((bool,), "true or false"),
-        "max_draws": ((int,), "a whole number of at least 1"),
+    number, positive = (lambda x: x >= 0, "0 or more"), (lambda x: x > 0, "above 0")
+    some = (lambda x: x >= 1, "at least 1")
+    rules: dict[str, tuple[tuple[type, ...], tuple[Callable[[Any], bool], str]]] = {
+        "entropy_coefficient": ((int, float), number),
+        "target_entropy": ((int, float, type(None)), positive),
+        "target_kl": ((int, float, type(None)), positive),
+        "overlong_filter": ((bool,), (lambda x: True, "")),
+        "normalize_reward": ((bool,), (lambda x: True, "")),
+        "clip_reward": ((int, float, type(None)), positive),
+        "max_draws": ((int,), some),
+        "replay_fraction": ((int, float), number),
+        "replay_staleness": ((int,), some),
+        "reference_every": ((int, type(None)), some),
+        "ptx_coefficient": ((int, float), number),
+        "ptx_rows": ((int,), some),
     }
-    for key, (types, wanted) in kinds.items():
+    words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
+    for key, (types, (holds, bound)) in rules.items():
         value = plan.config.algo.get(key, None)
-        fits = isinstance(value, types) and (not isinstance(value, bool) or bool in types)
-        if key in plan.config.algo and not (fits and (key != "max_draws" or int(str(value)) >= 1)):
-            return f"algo.{key}={value}: must be {wanted}"
+        if key not in plan.config.algo or (value is None and type(None) in types):
+            continue
+        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types) or not holds(value):
+            kinds = [words[kind] for kind in types if not (kind is int and float in types)]
+            return f"algo.{key}={value}: must be {' or '.join(kinds)}{', ' if bound else ''}{bound}"
     return None
 
 
@@ -117,5 +168,6 @@ def _precision(plan: Plan) -> str | None:
 
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
-    _protocols, _values, _group_size, _critic, _minibatches, _prompts, _answers, _responses, _temperature, _truncation, _precision,
+    _protocols, _values, _group_size, _critic, _steps, _scale, _ptx, _minibatches, _prompts, _answers, _columns, _temperature, _truncation,
+    _precision,
 )  # fmt: skip

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -63,14 +63,16 @@ class Scores(Sequence[float | None]):
     """The reward that is trained on, one a response. None: unscored, which is not 0: the row leaves baseline and loss."""
     correct: Sequence[bool | None] | None = None
     """Unshaped correctness, where the reward knows it: what accuracy and dynamic sampling read."""
+    monitored: bool = False
+    """`correct` is logged and decides nothing: nobody is paid for it, so sampling goes by `values`."""
     terms: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     """Each term's own score before weighting, by name."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Events among these N that are neither right nor wrong: `<term>/timeouts`, `<term>/errors`."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """More columns for the sample log, N long each."""
-    tokens: Sequence[Sequence[float]] | None = None
-    """Rewards by response token, where the reward gives them; `values` are then their sums."""
+    tokens: Sequence[Sequence[float | None]] | None = None
+    """Rewards by response token, where the reward gives them; `values` are then their sums. None on a token that ends no step."""
 
     @overload
     def __getitem__(self, index: int) -> float | None: ...
@@ -83,8 +85,32 @@ class Scores(Sequence[float | None]):
         return len(self.values)
 
 
+R = TypeVar("R", bound="Rows")
+
+
+class Rows:
+    """Tensors of equal length N in the fields of a frozen dataclass."""
+
+    __slots__ = ()
+
+    def select(self: R, rows: Tensor) -> R:
+        """The given rows, by index [n] or by bool mask [N]."""
+        return self._map(lambda x: x[rows])
+
+    def to(self: R, device: torch.device | str) -> R:
+        return self._map(lambda x: x.to(device))
+
+    def tensors(self) -> dict[str, Tensor | None]:
+        """By field name: the plain form that checkpoints hold."""
+        return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
+
+    def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
+        changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in self.tensors().items()}
+        return type(self)(**changed)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Experience:
+class Experience(Rows):
     """Scored responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
 
     tokens: Int[Tensor, "N T"]
@@ -110,13 +136,21 @@ class Experience:
     """V(s_t), read at the token before t."""
     returns: Float[Tensor, "N T"] | None = None
     """Regression target of the critic."""
+    steps: Bool[Tensor, "N T"] | None = None
+    """True on the last token of each step that was graded; None where the reward is one number a response."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    def select(self, rows: Tensor) -> Experience:
-        """The given rows, by index [n] or by bool mask [N]."""
-        return self._map(lambda x: x[rows])
+    @property
+    def sizes(self) -> Int[Tensor, " N"]:
+        """Tokens that a forward of the row alone takes."""
+        return self.lengths
+
+    @property
+    def counts(self) -> Int[Tensor, " 2"]:
+        """Tokens and sequences that carry loss: this rank's share of `Totals`."""
+        return torch.stack([self.mask.sum(), self.mask.any(1).sum()])
 
     def trim(self) -> Experience:
         """The same rows without the columns that are padding in all of them."""
@@ -126,17 +160,6 @@ class Experience:
     def silent(self) -> Experience:
         """Same shapes, no loss: what a rank forwards while another still has work."""
         return replace(self, mask=torch.zeros_like(self.mask))
-
-    def to(self, device: torch.device | str) -> Experience:
-        return self._map(lambda x: x.to(device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> Experience:
-        changed: dict[str, Any] = {name: None if x is None else change(x) for name, x in self.tensors().items()}
-        return Experience(**changed)
-
-    def tensors(self) -> dict[str, Tensor | None]:
-        """By field name: the plain form that checkpoints hold."""
-        return {f.name: getattr(self, f.name) for f in fields(self)}
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
@@ -151,6 +174,53 @@ class Experience:
 
         joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
         return Experience(**joined)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison(Rows):
+    """K candidate responses to each of P prompts as tensors, right-padded: what losses on preferences consume.
+
+    A pair is K = 2, a ranking K > 2, a single response with a verdict (KTO) K = 1."""
+
+    tokens: Int[Tensor, "P K T"]
+    """Prompt, response, then padding ids (which are never looked at)."""
+    mask: Bool[Tensor, "P K T"]
+    """True on the tokens of the response, EOS included."""
+    lengths: Int[Tensor, "P K"]
+    """Tokens of prompt and response together; 0 where a prompt has fewer than K candidates."""
+    rank: Int[Tensor, "P K"]
+    """0 is the best of its prompt, equal ranks are ties. K = 1: 0 desirable, 1 undesirable."""
+    margin: Float[Tensor, " P"] | None = None
+    """By how much the better one should win, in units of the score; None: no margin."""
+    ref_logprobs: Float[Tensor, "P K"] | None = None
+    """Log-probability of the whole response under the frozen reference, where it was computed before."""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def present(self) -> Bool[Tensor, "P K"]:
+        """Where there is a candidate."""
+        return self.lengths > 0
+
+    @property
+    def sizes(self) -> Int[Tensor, " P"]:
+        """Tokens that a forward of the prompt's candidates takes."""
+        return self.lengths.amax(1) * self.lengths.shape[1]
+
+    @property
+    def counts(self) -> Int[Tensor, " 2"]:
+        """Response tokens, and prompts that have any: this rank's share of `Totals`."""
+        return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
+
+    def trim(self) -> Comparison:
+        """The same rows without the columns that are padding in all of them."""
+        width = int(self.lengths.max()) if len(self) else 0
+        return replace(self, tokens=self.tokens[..., :width], mask=self.mask[..., :width])
+
+    def silent(self) -> Comparison:
+        """Same shapes, no loss: what a rank forwards while another still has work."""
+        return replace(self, mask=torch.zeros_like(self.mask))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ A field is {(row, slot): scalar} over the true slots; scalars are float64 tensor
 
 from __future__ import annotations
 
-from math import sqrt
+from math import exp, sqrt
 
 import torch
 from torch import Tensor
@@ -65,6 +65,45 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float)
     return dense(advantages, mask.shape), dense(returns, mask.shape)
 
 
+def to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Field:
+    """G_t = sum_l gamma^l r_{t+l} over the row's true tokens."""
+    field: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        for k, t in enumerate(ts):
+            field[i, t] = sum((gamma**j * rewards[i, u] for j, u in enumerate(ts[k:])), torch.tensor(0.0, dtype=torch.float64))
+    return field
+
+
+def reinforce_pp(rewards: Tensor, mask: Tensor, group: Tensor, gamma: float, baseline: str) -> Tensor:
+    """Returns-to-go, less the group's mean score or not, then less their mean and divided by their standard deviation."""
+    field = to_go(rewards, mask, gamma)
+    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(true_slots(mask)) if ts}
+    if baseline == "group":
+        for i, t in field:
+            members = [score[j] for j in score if int(group[j]) == int(group[i])]
+            field[i, t] = field[i, t] - sum(members) / len(members)
+    mean = sum(field.values()) / max(1, len(field))
+    variance = sum((x - mean) ** 2 for x in field.values()) / max(1, len(field))
+    return dense({at: (x - mean) / sqrt(variance + 1e-8) for at, x in field.items()}, mask.shape)
+
+
+def process(rewards: Tensor, mask: Tensor, group: Tensor, steps: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
+    """Every step reward against all step rewards of its group; a token gets the sum over the steps that end at it or later."""
+    slots = true_slots(mask)
+    ends = {(i, t): float(rewards[i, t]) for i, ts in enumerate(slots) for t in ts if steps[i, t]}
+    normalised = {}
+    for (i, t), own in ends.items():
+        members = [r for (j, _), r in ends.items() if int(group[j]) == int(group[i])]
+        size, mean = len(members), sum(members) / len(members)
+        if max(members) == min(members):
+            normalised[i, t] = 0.0
+        else:
+            std = sqrt(sum((x - mean) ** 2 for x in members) / (size - 1 if unbiased else size))
+            normalised[i, t] = (own - mean) / (std + eps)
+    field = {(i, t): sum(normalised.get((i, u), 0.0) for u in ts if u >= t) for i, ts in enumerate(slots) for t in ts}
+    return dense({at: torch.tensor(x, dtype=torch.float64) for at, x in field.items()}, mask.shape)
+
+
 # ratios
 
 
@@ -122,6 +161,36 @@ def cispo(
             objective[i, t] = weight * advantages[i, t] * log_ratio[i, t]
             if weight != ratio:
                 decided.add((i, t))
+    return objective, decided
+
+
+def log_likelihood(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Field, set[tuple[int, int]]]:
+    return {(i, t): advantages[i, t] * log_ratio[i, t] for i, ts in enumerate(true_slots(mask)) for t in ts}, set()
+
+
+def kl_penalty(log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float) -> tuple[Field, set[tuple[int, int]]]:
+    objective: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            r = torch.exp(log_ratio[i, t])
+            objective[i, t] = r * advantages[i, t] - beta * (r - 1 - log_ratio[i, t])
+    return objective, set()
+
+
+def geometric_mean(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> tuple[Field, set[tuple[int, int]]]:
+    """The paper's product: PPO's min of r A and clip(r) A decides by token which ratio goes into it."""
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        product = torch.ones((), dtype=torch.float64)
+        for t in ts:
+            r, a = torch.exp(log_ratio[i, t]), advantages[i, t]
+            bound = clip(r, exp(-low), exp(high))
+            if bound * a < r * a:
+                decided.add((i, t))
+            product = product * (bound if bound * a < r * a else r)
+        for t in ts:
+            objective[i, t] = product ** (1 / len(ts)) * advantages[i, t]
     return objective, decided
 
 

@@ -18,16 +18,18 @@ from rlmods.run import name
 from rlmods.types import Prompt, UserError
 
 CONF = Path(__file__).parents[1] / "conf"
-ALGORITHMS = ["dapo", "dr_grpo", "grpo", "gspo", "sft"]
+ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 OPTIONS = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "algo"]
-SMALL = ("data.num_train=64", "data.num_val=8")
+KINDS = ["dapo", "ppo", "sft", "dpo", "reward_model", "process_reward_model"]
+"""Algorithms that use different groups."""
+SMALL = ("data.num_train=256", "data.num_val=8")
 
 
 def plan(*typed: str) -> Plan:
     """As the command line does, on little data."""
     plugins.register()
     name.register()
-    small = [] if "data=jsonl" in typed else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
+    small = [] if {"data=jsonl", "data=preferences"} & set(typed) else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra("train", [*small, *typed], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
@@ -44,7 +46,7 @@ def refused(*typed: str) -> str:
 
 
 class TestEveryOption:
-    @pytest.mark.parametrize("algo", ALGORITHMS)
+    @pytest.mark.parametrize("algo", KINDS)
     @pytest.mark.parametrize("option", OPTIONS)
     def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
         typed = (option,) if option.startswith("experiment=") else (f"algo={algo}", option)
@@ -58,9 +60,6 @@ class TestEveryOption:
             group, chosen = option.split("=")
             assert made.choices.get(group, chosen) == chosen
             assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.groups)
-
-    def test_all_algorithms_are_here(self) -> None:
-        assert sorted(path.stem for path in (CONF / "algo").glob("*.yaml")) == ALGORITHMS
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_an_algorithm_alone_is_fine(self, algo: str) -> None:
@@ -81,7 +80,8 @@ class TestEveryOption:
     def test_a_learner_comes_out(self, algo: str) -> None:
         learner = plan(f"algo={algo}", "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
         assert learner.name == algo
-        assert learner.seed == learner.rollout.seed == 4
+        assert learner.seed == 4
+        assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
         assert len(learner.validation_prompts) == 8
 
@@ -143,12 +143,22 @@ RULES = {
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
     ],
-    "_critic": [(("advantage=gae",), "advantage=gae needs a critic, which algo=dapo has not: type advantage=group_norm")],
+    "_critic": [
+        (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
+        (("critic=shared",), "critic=shared would be trained and never asked: type critic=none"),
+    ],
+    "_steps": [
+        (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, and reward=math gives one a response"),
+        (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
+    ],
+    "_scale": [
+        (("algo=grpo", "advantage=process", "reward=process", "algo.clip_reward=1"), "scale one reward a response"),
+    ],
     "_minibatches": [
         (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
-    "_prompts": [(("batch.prompts=65",), "batch.prompts=65, but the data has 64 prompts: type batch.prompts=64")],
+    "_prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
     "_precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
     "_truncation": [
@@ -164,7 +174,7 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_responses"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_columns", "_ptx"}
 
     def test_answers(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
@@ -181,6 +191,18 @@ class TestRules:
         assert "algo=sft imitates responses" in message
         assert "type data.response=COLUMN" in message
         assert plan(*few, "data.response=said").label == "sft"
+        assert "learns from preferences" in refused("algo=dpo", *few[1:])
+        assert "learns from labelled steps" in refused("algo=process_reward_model", *few[1:])
+
+    def test_ptx(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        stream = ("data@ptx=jsonl", f"ptx.train={file}", "ptx.num_val=0")
+        assert "type algo.ptx_coefficient=0.1" in refused(*stream)
+        assert "algo.ptx_coefficient imitates responses" in refused("algo.ptx_coefficient=0.1", *stream)
+        assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").ptx) == 2
+        assert len(plan("algo.ptx_coefficient=0.1").ptx) == 256
+        assert plan().ptx == ()
 
     @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])
     def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any
@@ -64,6 +64,11 @@ class TestCorrectness:
         assert have.isnan().tolist() == [False, True, False]
         assert have[[0, 2]].tolist() == [1.0, 0.0]
 
+    def test_is_the_total_where_nobody_is_paid_for_it(self) -> None:
+        have = correctness(Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True))
+        assert have[:2].tolist() == [0.25, -2.0]
+        assert have[2].isnan()
+
     def test_is_the_total_where_the_reward_knows_of_none(self) -> None:
         have = correctness(Scores([0.25, None]))
         assert have[0] == 0.25
@@ -89,6 +94,30 @@ class TestValidation:
         assert len(rows) == 4 + 12
         assert [r["temperature"] for r in rows] == [0.0] * 4 + [1.0] * 12
         assert [r["correct"] for r in rows[4:7]] == RIGHT["0"]
+
+    def test_means_of_the_terms_and_gold(self) -> None:
+        def graded(responses: Sequence[Response]) -> Scores:
+            terms: dict[str, list[float | None]] = {"proxy": [1.0, None, 3.0, 5.0], "gold": [0.0, 1.0, None, None], "none": [None] * 4}
+            return Scores([1.0, None, 3.0, 5.0], terms={name: values[: len(responses)] for name, values in terms.items()})
+
+        metrics, _ = Validation()(None, Scripted(), graded, PROMPTS, RANK)
+        told = {name: value for name, value in metrics.items() if "reward" in name}
+        assert told == {"val/reward": 3.0, "val/reward/proxy": 3.0, "val/reward/gold": 0.5, "val/gold_reward": 0.5}
+
+    def test_terms_are_of_the_greedy_answers(self) -> None:
+        def graded(responses: Sequence[Response]) -> Scores:
+            return Scores([1.0] * len(responses), terms={"gold": [float(r.meta["sample"]) for r in responses]})
+
+        metrics, _ = Validation(samples=3)(None, Scripted(), graded, PROMPTS, RANK)
+        assert metrics["val/gold_reward"] == 0.0
+
+    def test_a_monitor_is_the_accuracy_all_the_same(self) -> None:
+        def watched(responses: Sequence[Response]) -> Scores:
+            return replace(judge(responses), values=[9.0] * len(responses), monitored=True)
+
+        watching, _ = Validation(samples=3)(None, Scripted(), watched, PROMPTS, RANK)
+        graded, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert watching == graded | {"val/reward": 9.0}
 
     def test_has_its_own_settings(self) -> None:
         rollout = Scripted()

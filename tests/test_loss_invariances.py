@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.protocols import Aggregation, Ratio
-from rlmods.ratio import CISPO, Clipped, Soft, Unclipped
+from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.types import Totals
 from tests.batches import Batch, batch, batches, few, gradient
 
@@ -22,6 +22,9 @@ RATIOS = {
     "cispo": CISPO(),
     "cispo_two_sided": CISPO(0.2, 0.28),
     "none": Unclipped(),
+    "log_likelihood": LogLikelihood(),
+    "kl_penalty": KLPenalty(0.5),
+    "geometric_mean": GeometricMean(0.1, 0.2),
 }
 AGGREGATIONS = {"token_mean": TokenMean(), "sequence_mean": SequenceMean(), "fixed_length": FixedLength(16)}
 

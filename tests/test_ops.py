@@ -6,8 +6,9 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.ops import group_reduce, importance, masked_mean, masked_sum, pack, whiten
+from rlmods.ops import group_reduce, importance, masked_mean, masked_sum, pack, rewards_to_go, whiten
 from tests.batches import Batch, batch, batches, few
+from tests.reference import dense, to_go
 
 
 @few
@@ -51,6 +52,13 @@ def test_pack_covers_every_row_once_within_the_budget(sizes: list[int], budget: 
 
 def test_pack_by_hand() -> None:
     assert [c.tolist() for c in pack(torch.tensor([3, 10, 3, 4]), 8)] == [[1], [3, 0], [2]]
+
+
+@few
+@given(batches, st.sampled_from([0.0, 0.5, 0.9, 1.0]))
+def test_rewards_to_go_are_a_loop_over_true_slots(b: Batch, gamma: float) -> None:
+    got = rewards_to_go(b.poisoned().rewards, b.mask, gamma)
+    torch.testing.assert_close(got, dense(to_go(b.rewards, b.mask, gamma), b.mask.shape))
 
 
 def test_whiten_gives_mean_0_and_variance_1_over_true_slots_only() -> None:

@@ -14,21 +14,22 @@ import pytest
 from hydra.utils import get_class
 from omegaconf import OmegaConf
 
-from rlmods.algo import PolicyGradient
+from rlmods.algo import Learner, PolicyGradient
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "advantage", "aggregation", "algo", "callbacks", "data", "kl", "policy", "ratio", "reward", "rollout", "sampling", "schedule",
+    "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio", "reward",
+    "rollout", "sampling", "schedule",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""
 SERVICES = {"report", "run"}
 """Packages whose classes nobody chooses."""
 NOT_CHOSEN = {
-    "algo": {"Batch", "Learner", "PolicyGradient"},
+    "algo": {"Batch", "Learner"},
     "callbacks": {"JsonlLogger", "Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
-    "policy": {"Policy"},
+    "policy": {"Policy", "ScalarModel"},
 }
 """Public classes of a group's package that are no parts."""
 LONGEST = {"reward/grader/parse.py": 340}
@@ -63,7 +64,7 @@ class TestGroups:
 
     def test_each_is_in_the_main_configuration(self) -> None:
         entries = [entry for entry in read(ROOT / "conf" / "train.yaml")["defaults"] if isinstance(entry, dict)]
-        listed = {key for entry in entries for key in entry if not key.startswith("override ")}
+        listed = {key for entry in entries for key in entry if not key.startswith("override ") and "@" not in key}
         assert listed == set(GROUPS) | OTHERS
 
     @pytest.mark.parametrize("group", GROUPS)
@@ -103,7 +104,7 @@ class TestOption:
             kind = get_class(node["_target_"])
             keys = set(node) - {"_target_", "_convert_"}
             if is_dataclass(kind):
-                assert keys == {f.name for f in fields(kind) if f.init}
+                assert keys == {f.name for f in fields(kind) if f.init}, kind
             elif path.parent.name != "algo":
                 assert keys == set(inspect.signature(kind).parameters)
 
@@ -112,18 +113,25 @@ class TestOption:
 class TestAlgorithm:
     def test_its_option_chooses_the_recipe(self, path: Path) -> None:
         option = read(path)
-        chosen = {k.removeprefix("override /"): v for entry in option.get("defaults", []) for k, v in entry.items()}
+        entries = [entry for entry in option.get("defaults", []) if isinstance(entry, dict)]
+        chosen = {k.removeprefix("override /"): v for entry in entries for k, v in entry.items()}
         kind = get_class(option["algo"]["_target_"])
         assert chosen == kind.recipe
         assert set(chosen) <= set(kind.groups)
-        assert issubclass(kind, PolicyGradient) == bool(chosen)
+        assert bool(chosen) or not issubclass(kind, PolicyGradient) or kind is PolicyGradient
 
     def test_its_settings_are_those_of_the_class(self, path: Path) -> None:
-        option = read(path)["algo"]
-        kind = get_class(option.pop("_target_"))
-        assert option.pop("name") == path.stem
-        own = inspect.signature(PolicyGradient.__init__).parameters.values() if issubclass(kind, PolicyGradient) else []
-        assert option == {p.name: p.default for p in own if p.default is not p.empty}
+        settings: dict[str, Any] = {}
+        for entry in read(path).get("defaults", []):
+            settings |= read(path.with_stem(entry))["algo"] if isinstance(entry, str) else {}
+        settings |= read(path)["algo"]
+        kind = get_class(settings.pop("_target_"))
+        assert settings.pop("name") == path.stem
+        mine = [c for c in kind.__mro__ if issubclass(c, Learner) and c is not Learner and "__init__" in vars(c)]
+        own = [p for c in mine for p in inspect.signature(c.__init__).parameters.values()]
+        assert settings.keys() == {p.name for p in own if p.default is not p.empty}
+        if kind is PolicyGradient:
+            assert settings == {p.name: p.default for p in own if p.default is not p.empty}
 
 
 def imports(path: Path) -> set[str]:

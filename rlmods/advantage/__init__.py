@@ -1,8 +1,13 @@
 """Rewards to credit per token."""
 
+from rlmods.advantage.accept import Accept
+from rlmods.advantage.ema import EMA
 from rlmods.advantage.gae import GAE
+from rlmods.advantage.greedy import Greedy
 from rlmods.advantage.group_mean import GroupMean
 from rlmods.advantage.group_norm import GroupNorm
+from rlmods.advantage.process import Process
+from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
 
-__all__ = ["GAE", "RLOO", "GroupMean", "GroupNorm"]
+__all__ = ["EMA", "GAE", "RLOO", "Accept", "Greedy", "GroupMean", "GroupNorm", "Process", "ReinforcePP"]

@@ -1,10 +1,47 @@
 """Algorithms: one LightningModule each."""
 
 from rlmods.algo.base import Batch, Learner, PolicyGradient
+from rlmods.algo.cispo import CISPO
 from rlmods.algo.dapo import DAPO
+from rlmods.algo.dpo import DPO
 from rlmods.algo.dr_grpo import DrGRPO
+from rlmods.algo.gmpo import GMPO
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.gspo import GSPO
+from rlmods.algo.online_dpo import OnlineDPO
+from rlmods.algo.ppo import PPO, PPOKL
+from rlmods.algo.process_reward_model import ProcessRewardModel
+from rlmods.algo.reinforce import REINFORCE
+from rlmods.algo.reinforce_pp import ReinforcePP, ReinforcePPBaseline
+from rlmods.algo.remax import ReMax
+from rlmods.algo.reward_model import RewardModel
+from rlmods.algo.rft import RFT
+from rlmods.algo.rloo import RLOO
+from rlmods.algo.sapo import SAPO
 from rlmods.algo.sft import SFT
 
-__all__ = ["DAPO", "GRPO", "GSPO", "SFT", "Batch", "DrGRPO", "Learner", "PolicyGradient"]
+__all__ = [
+    "CISPO",
+    "DAPO",
+    "DPO",
+    "GMPO",
+    "GRPO",
+    "GSPO",
+    "PPO",
+    "PPOKL",
+    "REINFORCE",
+    "RFT",
+    "RLOO",
+    "SAPO",
+    "SFT",
+    "Batch",
+    "DrGRPO",
+    "Learner",
+    "OnlineDPO",
+    "PolicyGradient",
+    "ProcessRewardModel",
+    "ReMax",
+    "ReinforcePP",
+    "ReinforcePPBaseline",
+    "RewardModel",
+]

@@ -1,8 +1,8 @@
-"""Online reinforcement learning: collect, filter, update."""
+"""Online reinforcement learning: collect, filter, improve."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal
 
@@ -11,57 +11,56 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from rlmods.algo import record
+from rlmods.algo.batch import Batch
+from rlmods.algo.controllers import RewardScale
 from rlmods.algo.experience import assemble
-from rlmods.algo.learner import Batch, Learner
+from rlmods.algo.improvement import Improvement
+from rlmods.algo.learner import Learner
 from rlmods.algo.pool import Pool
-from rlmods.evaluation import correctness
-from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
+from rlmods.evaluation import correctness, known, with_settings
+from rlmods.protocols import Advantage, Sampling
 from rlmods.reward.scores import as_scores
-from rlmods.types import Experience, Prompt, Totals, UserError
+from rlmods.types import Experience, Prompt, Response, UserError
 
 __all__ = ["Batch", "Learner", "PolicyGradient"]
 
 
-class PolicyGradient(Learner):
+class PolicyGradient(Improvement):
     """Prompts -> responses -> rewards -> advantages -> epochs x minibatches of optimizer steps, then a new policy version.
 
-    Maximises `aggregate(ratio(log pi - log pi_old, A)) + entropy_coefficient * H - coefficient * KL`. Every part is given; a subclass
-    is a paper's objective and the choice of parts that makes it.
+    Every part is given; a subclass is a paper's objective and the choice of parts that makes it.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups, "sampling", "advantage", "kl", "ratio", "aggregation",
-    )  # fmt: skip
+    groups: ClassVar[tuple[str, ...]] = (*Improvement.groups, "sampling", "advantage")
 
     def __init__(
         self,
         *,
         sampling: Sampling,
         advantage: Advantage,
-        kl: KL,
-        ratio: Ratio,
-        aggregation: Aggregation,
-        entropy_coefficient: float = 0.0,
         overlong_filter: bool = False,
         max_draws: int = 10,
         fallback: Literal["train", "skip", "error"] = "train",
         surplus: Literal["keep", "drop"] = "keep",
+        normalize_reward: bool = False,
+        clip_reward: float | None = None,
+        reference_every: int | None = None,
         **shared: Any,
     ) -> None:
         """
         Args:
-            entropy_coefficient: weight of the entropy bonus (nats per token, aggregated as the objective is).
             overlong_filter: truncated responses carry no loss and do not count in its denominators.
             max_draws: batches of prompts one iteration may draw until `sampling` has kept enough groups.
             fallback: what happens then: train on the groups there are, skip the iteration, or stop with an error.
             surplus: groups kept beyond what the iteration needs wait for the next one, or are dropped (and counted).
+            normalize_reward: rewards by running mean and standard deviation.
+            clip_reward: bound on the absolute reward, after normalisation.
+            reference_every: iterations after which the reference becomes the policy (iterative GRPO); None: never.
         """
         super().__init__(**shared)
-        self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
-        self.entropy_coefficient, self.overlong_filter = entropy_coefficient, overlong_filter
-        self.max_draws, self.fallback, self.surplus = max_draws, fallback, surplus
-        # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
-        self.frozen = (self.policy.frozen_copy(),) if kl.coefficient > 0 and getattr(kl, "needs_reference", True) else ()
+        self.sampling, self.advantage = sampling, advantage
+        self.overlong_filter, self.max_draws, self.fallback, self.surplus = overlong_filter, max_draws, fallback, surplus
+        self.reward_scale, self.reference_every = RewardScale(normalize_reward, clip_reward), reference_every
         self.pool = Pool()
         self.draws = 0
         """Batches of prompts since the run began."""
@@ -71,16 +70,14 @@ class PolicyGradient(Learner):
         """Response tokens in this iteration, over all ranks."""
 
     @property
-    def temperature(self) -> float:
-        return float(getattr(self.rollout, "temperature", 1.0))
+    def controllers(self) -> dict[str, Any]:
+        return super().controllers | {"reward_scale": self.reward_scale}
 
     # The iteration
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.pool.to(self.device)
-        for network in self.frozen:
-            network.to(self.device)
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         """Draw a batch of prompts; once enough groups are kept, make the iteration's optimizer steps."""
@@ -98,75 +95,94 @@ class PolicyGradient(Learner):
         self.meter.mean("train/draws", self.attempts)
         self.meter.mean("train/short_of_groups", float(have < wanted))
         if have >= wanted or self.fallback == "train":
-            self.improve(self.pool.take(wanted))
+            self.pool.kept = self.improve(self.pool.take(wanted), self.wait())
         self.attempts = 0
         self.pool.end_iteration()
         self.finish_iteration()
 
     @torch.no_grad()
     def collect(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
-        """Experience of one batch of prompts with its credit, and which rows `sampling` keeps."""
+        """Experience of one batch of prompts with its credit, and the rows of groups that stay."""
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
         with self.timed("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
         group = torch.arange(len(prompts)).repeat_interleave(self.batch.samples) + self.draws * len(prompts)
         self.draws += 1
-        experience = assemble(responses, scores, group, version=self.iteration, pad_id=self.policy.pad_id).to(self.device)
+        self.reward_scale.observe(scores.values, self.across_ranks)
+        trained_on = replace(scores, values=[self.reward_scale.scaled(value) for value in scores.values])
+        experience = assemble(responses, trained_on, group, version=self.iteration, pad_id=self.policy.pad_id).to(self.device)
+        if getattr(self.advantage, "needs_greedy", False):
+            experience = self.with_greedy_baseline(prompts, experience)
         with self.timed("score"):
             experience = self.credit(experience)
         judged = correctness(scores).to(self.device)
         if self.overlong_filter:
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             experience = replace(experience, mask=experience.mask & complete[:, None])
-        keep = self.keep(judged, experience)
-        if scores.correct is None and not keep.all() and self.draws == 1:
+        chosen = self.keep(judged, experience)
+        keep = torch.isin(experience.group, experience.group[chosen & experience.mask.any(1)])
+        if (scores.correct is None or scores.monitored) and not keep.all() and self.draws == 1:
             rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
-        record.sampled(self.meter, responses, scores, judged, experience.group, keep)
-        self.samples += record.rows(responses, scores, experience, keep, self.iteration + 1)
+        # A scored row that is not chosen, in a group that stays, had its part in the baseline and carries no loss.
+        experience = replace(experience, mask=experience.mask & (chosen | ~keep)[:, None])
+        record.sampled(self.meter, responses, scores, judged, experience.group, chosen)
+        self.samples += record.rows(responses, scores, experience, chosen, self.iteration + 1)
         self.sampled_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
         return experience, keep
 
+    def with_greedy_baseline(self, prompts: Sequence[Prompt], experience: Experience) -> Experience:
+        """The reward of a greedy answer to each prompt as `values`, on every token of the responses to it.
+
+        Responses to a prompt whose greedy answer is unscored have no baseline, and carry no loss."""
+        greedy = with_settings(self.rollout, temperature=0.0)
+        with self.timed("rollout"):
+            greedy.sync(self.policy, iteration=self.iteration)
+            answers: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
+        with self.timed("reward"):
+            scores = as_scores(self.reward(answers), len(answers), "reward")
+        values, scored = known([self.reward_scale.scaled(value) for value in scores.values])
+        self.meter.mean("train/greedy_reward", values, scored)
+        rows, usable = (x.to(self.device).repeat_interleave(self.batch.samples)[:, None] for x in (values.float(), scored))
+        mask = experience.mask & usable
+        return replace(experience, mask=mask, values=torch.where(mask, rows, 0.0))
+
     def credit(self, experience: Experience) -> Experience:
-        """Reference log-probabilities, KL in the reward, and advantages."""
+        """Values, reference log-probabilities, KL in the reward, and advantages."""
+        in_reward = bool(self.frozen) and self.kl.where == "reward"
+        if self.critic is not None or in_reward:
+            own = self.score(experience, self.policy, critic=True)
+            values = experience.values if self.critic is None else own.values
+            experience = replace(experience, old_logprobs=own.logprobs, values=values)
         if self.frozen:
-            reference = self.score(experience, self.frozen[0])
-            experience = replace(experience, ref_logprobs=reference)
-            if self.kl.where == "reward":
-                old = self.score(experience, self.policy)
-                distance = torch.where(experience.mask, self.kl(old, reference), 0.0)
-                experience = replace(experience, old_logprobs=old, rewards=experience.rewards - self.kl.coefficient * distance)
+            experience = replace(experience, ref_logprobs=(reference := self.score(experience, self.frozen[0]).logprobs))
+            if in_reward:
+                distance = torch.where(experience.mask, self.kl(experience.old_logprobs, reference), 0.0)
+                experience = replace(experience, rewards=experience.rewards - self.kl.coefficient * distance)
                 self.meter.mean("train/kl_ref", distance, experience.mask)
-        credit = self.advantage(experience.rewards, experience.mask, experience.group, experience.values)
+            self.meter.mean("train/kl_coefficient", self.kl.coefficient)
+        given = (experience.rewards, experience.mask, experience.group, experience.values)
+        if getattr(self.advantage, "needs_steps", False):
+            if experience.steps is None:
+                raise UserError("this advantage needs a reward for each step, and there is one for each response: type reward=process")
+            credit = self.advantage(*given, steps=experience.steps)  # type: ignore[call-arg]
+        else:
+            credit = self.advantage(*given)
+        if credit.returns is not None and experience.values is not None:
+            record.critic(self.meter, credit.returns, experience.values, experience.mask, self.across_ranks)
         return replace(experience, advantages=credit.advantages, returns=credit.returns)
 
     def keep(self, judged: Tensor, experience: Experience) -> Tensor:
-        """Rows of the groups that `sampling` keeps: whole groups, decided by their scored rows, with at least one row that carries loss."""
+        """Rows that `sampling` chooses, by their unshaped correctness `judged` [N] (NaN: unscored)."""
         group, scored = experience.group, ~judged.isnan()
-        kept = self.sampling(judged[scored].float(), group[scored])
-        return torch.isin(group, group[scored][kept]) & torch.isin(group, group[experience.mask.any(1)])
+        chosen = torch.zeros_like(scored)
+        chosen[scored] = self.sampling(judged[scored].float(), group[scored])
+        return chosen
 
-    def improve(self, experience: Experience) -> None:
-        """Epochs x minibatches of optimizer steps on the rows of one iteration."""
-        plan = self.minibatches(len(experience))
-        # The first minibatch meets the policy that sampled it: its old log-probs are the new ones, unless they are needed again.
-        later = torch.ones(len(experience), dtype=torch.bool, device=self.device)
-        later[plan[0]] = self.batch.epochs > 1
-        waiting = self.wait()
-        with self.timed("score"):
-            rows = Experience.concat([experience, waiting])
-            rows = self.scored(rows, torch.cat([later, torch.ones_like(waiting.group, dtype=torch.bool)]))
-            experience, self.pool.kept = rows.select(torch.arange(len(later))), rows.select(torch.arange(len(later), len(rows)))
-        self.meter.mean("train/stale_fraction", (experience.version < self.iteration).double())
-        with self.timed("update"):
-            self.policy.train(self.policy.gradient_checkpointing)
-            for i, chosen in enumerate(plan):
-                batch = experience.select(chosen)
-                if i == 0:
-                    fresh = batch.version == self.iteration
-                    batch = replace(batch, old_logprobs=batch.old_logprobs.masked_fill(fresh[:, None], torch.nan))
-                self.update(batch)
-            self.policy.eval()
+    def finish_iteration(self) -> None:
+        super().finish_iteration()
+        if self.frozen and self.reference_every and self.iteration % self.reference_every == 0:
+            self.frozen[0].load_state_dict(self.policy.state_dict())
 
     def wait(self) -> Experience:
         """Surplus groups that stay for the next iteration; they need their old log-probs before the policy moves on."""
@@ -176,42 +192,6 @@ class PolicyGradient(Learner):
             self.pool.kept = self.pool.kept.select(torch.zeros(0, dtype=torch.long, device=self.device))
         return self.pool.kept
 
-    def scored(self, experience: Experience, needed: Tensor) -> Experience:
-        """The same rows with old log-probabilities in the rows `needed` [N] that have none yet (NaN)."""
-        rows = (needed & experience.old_logprobs.isnan().any(1) & experience.mask.any(1)).nonzero().squeeze(1)
-        old = experience.old_logprobs.clone()
-        # Ranks may miss different numbers of rows: every one takes part in the forwards.
-        if self.across_ranks(torch.tensor(len(rows))) > 0:
-            part = experience.select(rows) if len(rows) else experience.select(torch.tensor([0], device=self.device)).silent()
-            old[rows] = self.score(part, self.policy)[: len(rows)]
-        return replace(experience, old_logprobs=old)
-
-    @torch.no_grad()
-    def score(self, experience: Experience, policy: Any) -> Tensor:
-        """Teacher-forced log-probabilities [N, T] of the sampled tokens."""
-        out = torch.zeros_like(experience.old_logprobs)
-        for micro, rows in self.microbatches(experience):
-            logprobs, _ = policy(micro.tokens, micro.mask, temperature=self.temperature)
-            out[rows, : logprobs.shape[1]] = logprobs[: len(rows)]
-        return out
-
-    # The loss
-
-    def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        logprobs, entropy = self.policy(micro.tokens, micro.mask, temperature=self.temperature, entropy=self.entropy_coefficient != 0)
-        old = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
-        log_ratio = torch.where(micro.mask, logprobs - old, 0.0)
-        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
-        objective = surrogate.objective
-        if self.entropy_coefficient:
-            objective = objective + self.entropy_coefficient * entropy
-        if micro.ref_logprobs is not None and self.kl.where == "loss":
-            penalty = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
-            objective = objective - self.kl.coefficient * penalty
-            self.meter.mean("train/kl_ref", penalty, micro.mask)
-        record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped)
-        return -self.aggregation(objective, micro.mask, totals)
-
     def performance(self) -> dict[str, float]:
         tokens, self.sampled_tokens = self.sampled_tokens, 0
         self.response_tokens += tokens
@@ -220,10 +200,13 @@ class PolicyGradient(Learner):
     # The checkpoint
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"draws": self.draws, "pool": self.pool.state()}
+        moved = bool(self.frozen) and self.reference_every is not None
+        reference = {"reference": self.frozen[0].state_dict()} if moved else {}
+        return super().state() | {"draws": self.draws, "pool": self.pool.state()} | reference
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.draws = state["draws"]
         self.pool.load_state(state["pool"])
-
+        if "reference" in state:
+            self.frozen[0].load_state_dict(state["reference"])

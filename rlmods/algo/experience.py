@@ -12,7 +12,8 @@ from rlmods.types import Experience, Response, Scores
 
 
 def assemble(responses: Sequence[Response], scores: Scores, group: Tensor, *, version: int, pad_id: int) -> Experience:
-    """Right-padded rows, one a response. An outcome reward sits on the last sampled token; an unscored row has an empty mask.
+    """Right-padded rows, one a response. An outcome reward sits on the last sampled token, rewards by step on the last token of each
+    (`steps`); an unscored row has an empty mask.
 
     `old_logprobs` are NaN: not scored yet.
     """
@@ -20,6 +21,7 @@ def assemble(responses: Sequence[Response], scores: Scores, group: Tensor, *, ve
     shape = (len(responses), int(lengths.max()))
     tokens, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
     rewards, behavior = torch.zeros(shape), torch.zeros(shape)
+    steps = None if scores.tokens is None else torch.zeros(shape, dtype=torch.bool)
     for i, response in enumerate(responses):
         start, end = len(response.prompt_tokens), int(lengths[i])
         tokens[i, :end] = torch.tensor([*response.prompt_tokens, *response.tokens])
@@ -28,10 +30,11 @@ def assemble(responses: Sequence[Response], scores: Scores, group: Tensor, *, ve
         if value is None or not response.tokens:
             continue
         mask[i, start:end] = True
-        if scores.tokens is not None:
-            rewards[i, start:end] = torch.tensor(scores.tokens[i])
-        else:
+        if scores.tokens is None or steps is None:
             rewards[i, end - 1] = value
+        else:
+            rewards[i, start:end] = torch.tensor([x or 0.0 for x in scores.tokens[i]])
+            steps[i, start:end] = torch.tensor([x is not None for x in scores.tokens[i]])
     return Experience(
         tokens=tokens,
         mask=mask,
@@ -42,4 +45,5 @@ def assemble(responses: Sequence[Response], scores: Scores, group: Tensor, *, ve
         advantages=torch.zeros(shape),
         version=torch.full((len(responses),), version),
         group=group,
+        steps=steps,
     )

@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import resource
-import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
 
 import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
+from rlmods.algo.batch import Batch
 from rlmods.evaluation import Validation
-from rlmods.metrics import Meter
+from rlmods.metrics import Meter, peak_memory_mb
 from rlmods.ops import pack
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
-from rlmods.types import Experience, Prompt, Totals, UserError
+from rlmods.types import Comparison, Experience, Prompt, Totals, UserError
 
-
-@dataclass(frozen=True)
-class Batch:
-    """The size of one iteration; everything else follows from it."""
-
-    prompts: int = 32
-    """Prompts of one iteration, over all ranks. Offline algorithms: rows."""
-    samples: int = 8
-    """Responses to each prompt (G). Offline algorithms do not sample."""
-    epochs: int = 1
-    """Passes over the responses of one iteration."""
-    minibatches: int = 1
-    """Optimizer steps in one pass."""
-    token_budget: int = 8192
-    """Tokens of one forward and backward, padding included. Memory grows with it; results do not change."""
-    max_norm: float = 1.0
-    """Gradients are scaled down to this global norm."""
-
-    def __post_init__(self) -> None:
-        for name in ("prompts", "samples", "epochs", "minibatches", "token_budget"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"batch.{name}={getattr(self, name)}: must be at least 1")
-        if self.max_norm <= 0:
-            raise ValueError(f"batch.max_norm={self.max_norm}: must be positive; batch.max_norm=inf switches clipping off")
+Table = TypeVar("Table", Experience, Comparison)
+"""What an optimizer step consumes: rows that can be cut into microbatches."""
+Loss = Callable[[Any, Totals], Tensor]
+"""Share of some rows in the loss of the optimizer step: summed over microbatches and ranks it is the loss."""
 
 
 class Learner(L.LightningModule):
@@ -57,19 +36,23 @@ class Learner(L.LightningModule):
     optimizer steps (Lightning's `global_step` does too, but overshoots inside a training step).
     """
 
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "rollout", "reward")
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy")
     """Configuration groups this algorithm uses; overriding any other one is refused."""
     recipe: ClassVar[dict[str, str]] = {}
     """The paper's choice in each group; a run that differs is labelled so."""
+    samples_responses: ClassVar[bool] = False
+    """Whether an iteration trains on `batch.samples` responses to each prompt; otherwise on rows of data."""
+    needs_columns: ClassVar[tuple[str, ...]] = ()
+    """What `prompt.meta` must hold in every training row: `response`, `candidates`, `steps`."""
 
     def __init__(
         self,
         *,
         name: str,
         policy: Policy,
-        rollout: Any,
-        reward: Any,
-        optimizer: Callable[[Iterable[Tensor]], torch.optim.Optimizer],
+        rollout: Any = None,
+        reward: Any = None,
+        optimizer: Callable[..., torch.optim.Optimizer],
         schedule: Schedule,
         batch: Batch,
         validation: Validation,
@@ -90,46 +73,81 @@ class Learner(L.LightningModule):
 
     # What a subclass says
 
-    def loss(self, micro: Experience, totals: Totals) -> Tensor:
+    def loss(self, micro: Any, totals: Totals) -> Tensor:
         """Share of these rows in the loss of the optimizer step: summed over microbatches and ranks it is the loss."""
         raise NotImplementedError(f"{type(self).__name__} does not say what its loss is")
 
+    @classmethod
+    def rows_per_prompt(cls, batch: Batch) -> int:
+        """Rows that an iteration cuts into minibatches, by its prompts."""
+        return batch.samples if cls.samples_responses else 1
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        """What is trained, the main one first."""
+        return {"policy": self.policy}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """One a network, with settings of its own where it has any."""
+        return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
+
+    def held_out(self) -> dict[str, float]:
+        """Validation that needs no sampling."""
+        return {}
+
+    def export(self, folder: Path) -> None:
+        """Write what was trained as a plain Hugging Face directory."""
+        self.policy.export(folder)
+
+    @property
+    def controllers(self) -> dict[str, Any]:
+        """Parts that change while training, by group."""
+        parts = {group: getattr(self, group, None) for group in self.groups}
+        return {group: part for group, part in parts.items() if hasattr(part, "adapt")}
+
     # The optimizer step
 
-    def update(self, batch: Experience) -> None:
-        """One optimizer step on these rows (of this rank), in microbatches of `token_budget` tokens."""
-        tokens, sequences = self.across_ranks(torch.stack([batch.mask.sum(), batch.mask.any(1).sum()]))
-        totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
-        self.meter.mean("train/skipped_steps", float(tokens == 0))
-        if tokens == 0:
+    def update(self, batch: Experience | Comparison, *more: tuple[Experience | Comparison, Loss]) -> None:
+        """One optimizer step on these rows (of this rank), in microbatches of `token_budget` tokens; `more` rows add their losses."""
+        shares: list[tuple[Any, Loss]] = [(rows, loss) for rows, loss in ((batch, self.loss), *more)]
+        counts = [self.across_ranks(rows.counts) for rows, _ in shares]
+        empty = not any(count[0] for count in counts)
+        self.meter.mean("train/skipped_steps", float(empty))
+        if empty:
             return
         optimizer = self.optimizers()
         assert not isinstance(optimizer, list)
         optimizer.zero_grad()
-        for micro, _ in self.microbatches(batch):
-            # DDP and FSDP average gradients over ranks; the totals are global already.
-            self.manual_backward(self.loss(micro, totals) * self.trainer.world_size)
-        norm = clip_grad_norm_(self.policy.parameters(), self.batch.max_norm)
-        if not torch.isfinite(norm):
-            raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
+        for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True):
+            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
+            for micro, _ in self.microbatches(rows):
+                # DDP and FSDP average gradients over ranks; the totals are global already.
+                self.manual_backward(loss(micro, totals) * self.trainer.world_size)
+        for i, (name, network) in enumerate(self.networks.items()):
+            norm = clip_grad_norm_(network.parameters(), self.batch.max_norm)
+            if not torch.isfinite(norm):
+                raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
+            self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm)
         optimizer.step()
         self.optimizer_steps += 1
-        self.meter.mean("train/grad_norm", norm)
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
         """Row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
         plan: list[Tensor] = []
         for epoch in range(self.batch.epochs):
-            generator = torch.Generator().manual_seed(hash((self.seed, self.iteration, epoch)))
-            plan += torch.randperm(num_rows, generator=generator).tensor_split(self.batch.minibatches)
+            plan += torch.randperm(num_rows, generator=self.generator(epoch)).tensor_split(self.batch.minibatches)
         return plan
 
-    def microbatches(self, batch: Experience) -> Iterator[tuple[Experience, Tensor]]:
+    def generator(self, purpose: int) -> torch.Generator:
+        """Random numbers that depend on seed, iteration and `purpose` alone."""
+        return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
+
+    def microbatches(self, batch: Table) -> Iterator[tuple[Table, Tensor]]:
         """Rows cut by token budget, longest first, and their indices in the batch.
 
         Every rank yields equally many, as sharded forwards wait for each other; those that fill up have no loss and no indices.
         """
-        chunks = pack(batch.lengths, self.batch.token_budget)
+        chunks = pack(batch.sizes, self.batch.token_budget)
         for i in range(int(self.across_ranks(torch.tensor(len(chunks)), "max"))):
             if i < len(chunks):
                 yield batch.select(chunks[i]).trim(), chunks[i]
@@ -147,7 +165,8 @@ class Learner(L.LightningModule):
 
     def on_fit_start(self) -> None:
         self.meter = Meter(self.device)
-        self.rollout.sync(self.policy, iteration=self.iteration)
+        if self.rollout is not None:
+            self.rollout.sync(self.policy, iteration=self.iteration)
 
     def on_train_start(self) -> None:
         self.started = time.perf_counter()
@@ -157,14 +176,17 @@ class Learner(L.LightningModule):
 
     def finish_iteration(self) -> None:
         """Count the iteration, step the schedule, log, validate when due, stop when done."""
-        with self.timed("rollout"):
-            self.rollout.sync(self.policy, iteration=self.iteration + 1)
+        if self.rollout is not None:
+            with self.timed("rollout"):
+                self.rollout.sync(self.policy, iteration=self.iteration + 1)
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have made no step
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
+        for controller in self.controllers.values():
+            controller.adapt(metrics)
         self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
         self.meter, self.samples = Meter(self.device), []
@@ -177,18 +199,18 @@ class Learner(L.LightningModule):
 
     def validate(self) -> None:
         """Grade the held-out prompts; nothing it draws touches training."""
+        metrics: dict[str, float] = {}
+        rows: list[dict[str, Any]] = []
         with self.trainer.precision_plugin.forward_context():  # the first one too, where no training step has opened it
-            metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
+            if self.rollout is not None:
+                metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
+            metrics |= self.held_out()
         if metrics:
             self.log_row(metrics)
             self.notify("on_validation_metrics", metrics, rows)
 
     def performance(self) -> dict[str, float]:
-        if self.device.type == "cuda":
-            peak = torch.cuda.max_memory_allocated(self.device) / 2**20
-        else:
-            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
-        return {"perf/peak_memory_mb": peak, "time/iteration_s": time.perf_counter() - self.started}
+        return {"perf/peak_memory_mb": peak_memory_mb(self.device), "time/iteration_s": time.perf_counter() - self.started}
 
     def log_row(self, metrics: dict[str, float]) -> None:
         row = {"optimizer_step": self.optimizer_steps, **metrics}
@@ -215,17 +237,20 @@ class Learner(L.LightningModule):
     # Lightning
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(p for p in self.policy.parameters() if p.requires_grad)
+        optimizer = self.optimizer(self.parameter_groups())
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: self.schedule(i, self.max_iterations))
         return [optimizer], [schedule]
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond what Lightning saves: plain values and tensors only."""
-        return {"iteration": self.iteration, "optimizer_steps": self.optimizer_steps, "response_tokens": self.response_tokens}
+        counts = {"iteration": self.iteration, "optimizer_steps": self.optimizer_steps, "response_tokens": self.response_tokens}
+        return counts | {"controllers": {name: part.state_dict() for name, part in self.controllers.items()}}
 
-    def load_state(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: Mapping[str, Any]) -> None:
         self.iteration, self.optimizer_steps = state["iteration"], state["optimizer_steps"]
         self.response_tokens = state["response_tokens"]
+        for name, part in self.controllers.items():
+            part.load_state_dict(state["controllers"][name])
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["rlmods"] = self.state()

@@ -13,10 +13,17 @@ from rich.table import Column
 
 from rlmods.callbacks.hooks import Metrics, Rows
 
-NAMES = {"loss": "train/loss", "reward": "train/reward", "accuracy": "train/accuracy", "tokens": "train/response_tokens"}
+NAMES = {
+    "loss": "train/loss",
+    "reward": "train/reward",
+    "accuracy": "train/accuracy",
+    "pairs": "train/pair_accuracy",
+    "kl": "train/kl_ref",
+    "tokens": "train/response_tokens",
+}
 """Metrics shown if they are there, by the name they are shown under."""
 
-VALIDATION = ("val/accuracy", "val/mean@", "val/pass@")
+VALIDATION = ("val/accuracy", "val/mean@", "val/pass@", "val/pair_accuracy", "val/step_accuracy")
 
 
 class Progress(Callback):
@@ -80,7 +87,8 @@ class Progress(Callback):
     @rank_zero_only
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
         shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith(VALIDATION))
-        shown = shown or f"val/reward {metrics.get('val/reward', float('nan')):.3f}"  # of a reward that knows no right answers
+        if not shown and "val/reward" in metrics:  # of a reward that knows no right answers
+            shown = f"val/reward {metrics['val/reward']:.3f}"
         if self._bars is not None:
             self._validation = f"  {shown}" if shown else ""
             self._last = time.monotonic()

@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from random import Random
+from typing import Any
 
-from rlmods.data.schema import Splits, ask, checked, count, refuse, render
+from rlmods.data.mistakes import MOST, mistakes, ranked
+from rlmods.data.schema import Splits, ask, checked, count, fraction, refuse, render
+from rlmods.data.worked import slipped, worked
 from rlmods.types import Prompt, UserError
 
 DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = range(10), range(10, 100), range(100), range(1000), range(2, 10)
@@ -49,6 +52,11 @@ class Arithmetic:
     """A good response, `meta["response"]`: what `algo=sft` imitates."""
     wrong_fraction: float = 0.0
     """Share of train responses that state a plausible wrong answer, so that a warm-started policy leaves something to learn."""
+    num_candidates: int = 2
+    """Responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them right, with its `ranks`: 0 for that one, then by distance
+    from the answer. 1: a single response, half of them right."""
+    wrong_steps: float = 0.5
+    """Share of worked solutions, `meta["steps"]`, with a wrong step in them; `step_labels` are 1 before it and 0 from it on."""
     chat: bool = False
     """Ask in a user message, for models with a chat template."""
 
@@ -57,8 +65,11 @@ class Arithmetic:
         count("num_val", self.num_val, 0)
         if not self.operations or set(self.operations) - set("+-*"):
             raise UserError(f"data.operations={self.operations}: choose from + - *, as in data.operations=+-")
-        if not 0 <= self.wrong_fraction <= 1:
-            raise UserError(f"data.wrong_fraction={self.wrong_fraction}: must lie between 0 and 1")
+        fraction("wrong_fraction", self.wrong_fraction)
+        fraction("wrong_steps", self.wrong_steps)
+        count("num_candidates", self.num_candidates, 1, MOST)
+        if self._response("", 1) == self._response("", 2):
+            raise UserError(f"data.response={self.response}: must state the {{answer}}")
         size, question = self._space()
         train = self._draw("train", self.num_train, size, question)
         val = self._draw("val", self.num_val, size, question)
@@ -100,11 +111,23 @@ class Arithmetic:
         prompts = []
         for i, q in enumerate(questions):
             answer = _evaluate(q)
-            stated = _mistake(answer, rng) if i in wrong else answer
-            meta = {"level": self.level, "response": render(self.response, {"answer": stated, "question": q}, "response")}
+            stated = rng.choice(mistakes(answer)) if i in wrong else answer
+            meta = {"level": self.level, "response": self._response(q, stated), **self._judged(q, answer)}
             asked = ask(render(self.template, {"question": q}, "template"), self.chat)
             prompts.append(Prompt(id=f"arithmetic-{self.level}-{split}-{q}", answer=str(answer), meta=meta, **asked))
         return prompts
+
+    def _response(self, question: str, answer: int) -> str:
+        return render(self.response, {"answer": answer, "question": question}, "response")
+
+    def _judged(self, question: str, answer: int) -> dict[str, Any]:
+        """What reward models and preference losses learn from, decided by question and seed alone."""
+        rng = Random(f"steps-{self.seed}-{question}")
+        slips = rng.random() < self.wrong_steps
+        steps, labels = slipped(question, rng) if slips else ((right := worked(question)), (1.0,) * len(right))
+        stated, ranks = ranked(answer, self.num_candidates, Random(f"candidates-{self.seed}-{question}"))
+        candidates = tuple(self._response(question, x) for x in stated)
+        return {"candidates": candidates, "ranks": tuple(ranks), "steps": steps, "step_labels": labels}
 
 
 def _split(question: str) -> str:
@@ -122,10 +145,3 @@ def _shuffled(size: int, rng: Random) -> Iterator[int]:
 
 def _evaluate(question: str) -> int:
     return int(eval(question, {"__builtins__": {}}))  # our own text: digits, operators and parentheses
-
-
-def _mistake(answer: int, rng: Random) -> int:
-    """Off by one, off by ten, or two digits swapped."""
-    sign, digits = (-1 if answer < 0 else 1), str(abs(answer))
-    swapped = sign * int(digits[:-2] + digits[:-3:-1])
-    return rng.choice([x for x in (answer - 1, answer + 1, answer - 10, answer + 10, swapped) if x != answer])

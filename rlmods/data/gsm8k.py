@@ -9,6 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from rlmods.data.hub import Rows, attempt
 from rlmods.data.jsonl import hold_out, read
 from rlmods.data.schema import Splits, ask, checked, count, extra, text
 from rlmods.types import Prompt, UserError
@@ -62,14 +63,10 @@ class GSM8K:
                 raise UserError(f"{folder}: no {split}*.jsonl or {split}*.parquet there; type data.path=FILE_OR_FOLDER")
         return files
 
-    def _hub(self, split: str) -> Iterable[Mapping[str, Any]]:
+    def _hub(self, split: str) -> Rows:
         datasets = extra("datasets", "gsm8k")
-        try:
-            rows: Iterable[Mapping[str, Any]] = datasets.load_dataset(self.name, self.config, split=split)
-        except Exception as e:  # the hub client raises its own, the network's and plain ones
-            reason = str(e).strip().split("\n")[0] or type(e).__name__
-            raise UserError(f"{self.name}: cannot be loaded ({reason}); type data.path=FILE_OR_FOLDER to read local files") from e
-        return rows
+        advice = "data.path=FILE_OR_FOLDER to read local files"
+        return attempt(self.name, advice, datasets.load_dataset, self.name, self.config, split=split)
 
     def _prompts(self, rows: Iterable[Mapping[str, Any]], source: str, split: str) -> list[Prompt]:
         prompts = []

@@ -1,16 +1,17 @@
-"""Your own data: JSON Lines files."""
+"""Your own data: JSON Lines files, and what `datasets` reads."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlmods.data.schema import Splits, ask, checked, column, count, kind, render, text
+from rlmods.data.hub import SUFFIXES, load
+from rlmods.data.schema import Splits, ask, checked, column, count, kind, messages, render, text
 from rlmods.types import Prompt, UserError
 
 Row = dict[str, Any]
@@ -18,17 +19,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Jsonl:
-    """A JSON object a line; every column that no field names is kept in `meta`.
+    """A JSON object a line, or a row of a Hugging Face data set; every column that no field names is kept in `meta`.
 
     Raises: UserError with file, line and column for a file that cannot be read, broken JSON, a missing column, an empty or mistyped value,
     an id that occurs twice, and too few rows."""
 
     train: str | None = None
-    """The file. Required."""
+    """Required: a JSON Lines, .json, .csv or .parquet file, a folder of such, or NAME, NAME:SPLIT or NAME:CONFIG:SPLIT on the hub."""
     val: str | None = None
-    """A second file to validate on. null: rows of `train` are held out."""
+    """The same, to validate on (of a folder or NAME, the split "test"). null: rows of `train` are held out."""
     num_val: int = 200
-    """How many rows to hold out (only questions that occur once in the file), or the most to take from `val`. 0: none."""
+    """How many rows to hold out (only questions that occur once in `train`), or the most to take from `val`. 0: none."""
     prompt: str = "prompt"
     """Column with the question: a text, or a list of chat messages."""
     answer: str | None = "answer"
@@ -51,7 +52,7 @@ class Jsonl:
     def __call__(self) -> Splits:
         count("num_val", self.num_val, 0)
         if self.train is None:
-            raise UserError("data=jsonl needs a file; type data.train=FILE")
+            raise UserError(f"data={type(self).__name__.lower()} needs a file; type data.train=FILE")
         train = self._prompts(self.train, "train")
         if self.val is not None:
             val = self._prompts(self.val, "val")
@@ -62,8 +63,8 @@ class Jsonl:
 
     def _prompts(self, path: str, split: str) -> list[Prompt]:
         prompts: dict[str, Prompt] = {}
-        for number, row in read(path):
-            prompt = self._prompt(row, where := f"{path}:{number}", f"{split}-{number}")
+        for number, where, row in self._rows(path, split):
+            prompt = self._prompt(row, where, f"{split}-{number}")
             if prompt.id in prompts:
                 hint = "type data.id=COLUMN with unique values, or data.id=null for line numbers"
                 raise UserError(f'{where}: column "{self.id}": "{prompt.id}" is the id of an earlier line too; {hint}')
@@ -71,6 +72,15 @@ class Jsonl:
         if not prompts:
             raise UserError(f"{path}: the file has no rows; type data.{split}=FILE")
         return list(prompts.values())
+
+    def _rows(self, source: str, split: str) -> Iterator[tuple[int, str, Row]]:
+        """Number, whereabouts and columns."""
+        path = Path(source).expanduser()
+        if path.suffix not in SUFFIXES and (path.is_file() or path.suffix == ".jsonl"):
+            yield from ((number, f"{source}:{number}", row) for number, row in read(source))
+        else:
+            rows = load(source, "test" if split == "val" else split)
+            yield from ((number, f"{source} ({split} row {number})", dict(row)) for number, row in enumerate(rows, 1))
 
     def _prompt(self, row: Row, where: str, default_id: str) -> Prompt:
         name, field = (self.prompt, "prompt") if self.messages is None else (self.messages, "messages")
@@ -81,7 +91,7 @@ class Jsonl:
             meta["response"] = text(column(row, self.response, where, "response", optional=True), where, self.response)
         asked: dict[str, Any]
         if isinstance(question, list):
-            turns = _turns(question, where, name)
+            turns = messages(question, where, name)
             if turns[-1]["role"] == "assistant":
                 meta.setdefault("response", turns.pop()["content"])
             if not turns or turns[-1]["role"] == "assistant":
@@ -133,16 +143,6 @@ def hold_out(prompts: Sequence[Prompt], num_val: int, seed: int, source: str) ->
         raise UserError(f"{source}: cannot hold out data.num_val={num_val} of {found}; type data.num_val={most if len(prompts) > 1 else 0}")
     chosen = set(Random(seed).sample(once, num_val))
     return [p for i, p in enumerate(prompts) if i not in chosen], [p for i, p in enumerate(prompts) if i in chosen]
-
-
-def _turns(messages: Sequence[Any], where: str, name: str) -> list[dict[str, str]]:
-    if not messages:
-        raise UserError(f'{where}: column "{name}" is empty')
-    for turn in messages:
-        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise UserError(f'{where}: column "{name}" must list messages such as {{"role": "user", "content": "..."}}')
-        text(turn["content"], where, name)
-    return [dict(turn) for turn in messages]
 
 
 def _answer(value: Any, where: str, name: str) -> str:

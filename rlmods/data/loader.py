@@ -42,9 +42,10 @@ class PromptLoader:
         for _ in range(len(self)):
             start = self._taken + self.rank * share
             self._taken += self.batch_size
-            yield [self._at(position) for position in range(start, start + share)]
+            yield [self.at(position) for position in range(start, start + share)]
 
-    def _at(self, position: int) -> Prompt:
+    def at(self, position: int) -> Prompt:
+        """The prompt at a place of the endless stream."""
         number, place = divmod(position, len(self.prompts))
         if self._pass[0] != number:
             order = list(range(len(self.prompts)))

@@ -36,20 +36,27 @@ def checked(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Spli
     return Splits(train, val)
 
 
-def extra(module: str, name: str) -> ModuleType:
-    """An optional package. Raises: UserError naming the extra to install."""
+def extra(module: str, name: str, what: str | None = None) -> ModuleType:
+    """An optional package, which `what` (null: the option `name`) needs. Raises: UserError naming the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
         if e.name is not None and e.name.split(".")[0] != module.split(".")[0]:
             raise
-        raise UserError(f"data={name} needs the package {module.split('.')[0]}; type pip install 'rlmods[{name}]'") from e
+        raise UserError(f"{what or f'data={name}'} needs the package {module.split('.')[0]}; type pip install 'rlmods[{name}]'") from e
 
 
-def count(name: str, value: int, least: int) -> None:
-    """Raises: UserError unless the field is a whole number of at least `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"data.{name}={value}: must be a whole number of at least {least}")
+def count(name: str, value: int, least: int, most: int | None = None) -> None:
+    """Raises: UserError unless the field is a whole number of at least `least`, and of at most `most` where that is given."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
+        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+        raise UserError(f"data.{name}={value}: must be a whole number {bounds}")
+
+
+def fraction(name: str, value: float) -> None:
+    """Raises: UserError unless the field lies between 0 and 1."""
+    if not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise UserError(f"data.{name}={value}: must lie between 0 and 1")
 
 
 def column(row: Mapping[str, Any], name: str, where: str, field: str, *, optional: bool = False) -> Any:
@@ -70,6 +77,17 @@ def text(value: Any, where: str, name: str) -> str:
     if any("\ud800" <= c <= "\udfff" for c in value):
         raise UserError(f'{where}: column "{name}" holds half a surrogate pair, which no tokenizer reads')
     return value
+
+
+def messages(turns: Sequence[Any], where: str, name: str) -> list[dict[str, str]]:
+    """A column's chat turns. Raises: UserError unless each has a role and something to say."""
+    if not turns:
+        raise UserError(f'{where}: column "{name}" is empty')
+    for turn in turns:
+        if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
+            raise UserError(f'{where}: column "{name}" must list messages such as {{"role": "user", "content": "..."}}')
+        text(turn["content"], where, name)
+    return [dict(turn) for turn in turns]
 
 
 def kind(value: Any) -> str:

@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from random import Random
 
+from rlmods.data.mistakes import MOST, ranked
 from rlmods.data.schema import Splits, ask, checked, count, refuse, render
 from rlmods.types import Prompt
 
@@ -47,10 +48,14 @@ class Stories:
     """System message, for models with a chat template."""
     chat: bool = True
     """Tell the story in a user message."""
+    num_candidates: int = 2
+    """Responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them right, with its `ranks`: 0 for that one, then by distance
+    from the answer. 1: a single response, half of them right."""
 
     def __call__(self) -> Splits:
         count("num_train", self.num_train, 1)
         count("num_val", self.num_val, 0)
+        count("num_candidates", self.num_candidates, 1, MOST)
         if self.level not in (1, 2, 3):
             refuse("level", self.level, (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
@@ -65,7 +70,9 @@ class Stories:
 
     def _prompt(self, split: str, number: int, story: str, answer: int) -> Prompt:
         asked = ask(render(self.template, {"story": story}, "template"), self.chat, self.system)
-        meta = {"level": self.level, "response": str(answer)}
+        stated, ranks = ranked(answer, self.num_candidates, Random(f"candidates-{self.seed}-{story}"))
+        candidates = tuple(map(str, stated))
+        meta = {"level": self.level, "response": str(answer), "candidates": candidates, "ranks": tuple(ranks)}
         return Prompt(id=f"stories-{self.level}-{self.seed}-{split}-{number}", answer=str(answer), meta=meta, **asked)
 
 

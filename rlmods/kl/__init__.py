@@ -1,6 +1,7 @@
 """Distance from the reference."""
 
+from rlmods.kl.controlled import Adaptive, Ramp
 from rlmods.kl.no_kl import NoKL
 from rlmods.kl.penalty import Penalty
 
-__all__ = ["NoKL", "Penalty"]
+__all__ = ["Adaptive", "NoKL", "Penalty", "Ramp"]

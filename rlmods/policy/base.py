@@ -3,22 +3,33 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from rlmods.types import Prompt, UserError
+from rlmods.policy.text import Speaks, eos_ids
+from rlmods.types import UserError
 
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once: 256 MiB of float32. More tokens than fit are scored in chunks that backward recomputes."""
 
 
-class Policy(nn.Module):
+class Scored(NamedTuple):
+    """What one forward says of the masked tokens; 0 where the mask is False."""
+
+    logprobs: Float[Tensor, "N T"]
+    """Natural log-probability, float32."""
+    entropy: Float[Tensor, "N T"]
+    """Of the distribution each token came from, nats. Carries a gradient only where asked for."""
+    values: Float[Tensor, "N T"] | None = None
+    """V(s_t) of a value head on this trunk: read at the token before t."""
+
+
+class Policy(Speaks, nn.Module):
     """A Hugging Face causal language model, its tokenizer, and the one function that scores tokens.
 
     Old, new and reference log-probabilities all come from `forward`, so they differ by parameters and by nothing else. Dropout is
@@ -29,15 +40,12 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.tokenizer = tokenizer
-        self.dropout = _without_dropout(model)
-        self.eos_ids = _eos_ids(model, tokenizer)
-        self.pad_id: int = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else min(self.eos_ids)
+        self.dropout = without_dropout(model)
+        self.eos_ids = eos_ids(model, tokenizer)
         self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
-            # transformers renames it during 5.x and warns of the old name.
-            enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-            enable({"use_reentrant": False})
+            checkpoint_activations(model)
         self.eval()
         _check_head(self)
 
@@ -52,21 +60,26 @@ class Policy(nn.Module):
         *,
         temperature: float = 1.0,
         entropy: bool = False,
-    ) -> tuple[Float[Tensor, "N T"], Float[Tensor, "N T"] | None]:
-        """Log-probabilities (nats, float32) of the tokens where `mask` is True, and the entropy of the distributions they came from.
+        value_head: nn.Module | None = None,
+        positions: Int[Tensor, "N T"] | None = None,
+    ) -> Scored:
+        """Score the tokens where `mask` is True, from `logits / temperature`.
 
-        Rows are right-padded; column t scores token t given those before it, from `logits / temperature`. 0 where the mask is False
-        and in column 0. Entropy carries a gradient only if `entropy` is True; it is always returned.
+        Rows are right-padded; column t scores token t given those before it, so column 0 has no score. Entropy carries a gradient only if
+        `entropy` is True. `value_head` maps hidden states to one number each. `positions`: of each token in its own text, where a row holds
+        several of them, which do not see each other; None: one text a row.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
-            hidden = self.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            packed = {} if positions is None else {"position_ids": positions}
+            hidden = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
             where = mask[:, 1:]
             picked, targets = hidden[:, :-1][where], tokens[:, 1:][where]
             scored = self._score(picked, targets, temperature, entropy)
+            values = None if value_head is None else _scatter(value_head(picked).squeeze(-1).float(), mask)
         logprobs, entropies = (_scatter(x, mask) for x in scored)
-        return logprobs, entropies
+        return Scored(logprobs, entropies, values)
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
         rows = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0])
@@ -100,28 +113,6 @@ class Policy(nn.Module):
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt. Chat turns go through the model's own template; beginning-of-text is added once, as the tokenizer does.
-
-        Raises:
-            UserError: chat turns for a tokenizer without a chat template.
-        """
-        if prompt.messages is None:
-            return list(self.tokenizer(prompt.text)["input_ids"])
-        if self.tokenizer.chat_template is None:
-            raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; use plain text: data.chat=false")
-        ids = self.tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, tokenize=True, return_dict=False)
-        return list(ids)
-
-    def encode_response(self, text: str) -> list[int]:
-        """Token ids of a response that is to be imitated, the end-of-text token included."""
-        eos = self.tokenizer.eos_token_id
-        return [*self.tokenizer(text, add_special_tokens=False)["input_ids"], min(self.eos_ids) if eos is None else eos]
-
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of a response, without the special tokens that only the machine reads."""
-        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
     def frozen_copy(self) -> Policy:
         """A reference: same weights now, no gradient ever."""
         twin = copy.deepcopy(self)
@@ -132,7 +123,7 @@ class Policy(nn.Module):
 
         `state`: full weights of `self.model`, where this copy of them is sharded.
         """
-        with _dropout_restored(self.model, self.dropout):
+        with dropout_restored(self.model, self.dropout):
             self.model.save_pretrained(folder, state_dict=state)
         self.tokenizer.save_pretrained(folder)
 
@@ -144,21 +135,18 @@ def _scatter(x: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(where, x)
 
 
-def _eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that ends a response: generation configs list several, and the tokenizer knows one."""
-    sources = (tokenizer.eos_token_id, model.config.eos_token_id, getattr(model.generation_config, "eos_token_id", None))
-    lists = [source if isinstance(source, (list, tuple)) else [source] for source in sources]
-    ids = {int(i) for source in lists for i in source if i is not None}
-    if not ids:
-        raise UserError("policy: the model has no end-of-text token, so a response could never end; set eos_token in its tokenizer")
-    return frozenset(ids)
+def checkpoint_activations(model: Any) -> None:
+    """Recompute them in backward, while the model is in train mode."""
+    # transformers renames it during 5.x and warns of the old name.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def _configs(model: Any) -> list[Any]:
     return list({id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values())
 
 
-def _without_dropout(model: Any) -> list[dict[str, float]]:
+def without_dropout(model: Any) -> list[dict[str, float]]:
     """Switch off dropout in modules, functional attributes and configuration; return what the configuration said."""
     said: list[dict[str, float]] = []
     for config in _configs(model):
@@ -175,7 +163,7 @@ def _without_dropout(model: Any) -> list[dict[str, float]]:
     return said
 
 
-class _dropout_restored:  # noqa: N801 - reads as a verb at its call
+class dropout_restored:  # noqa: N801 - reads as a verb at its call
     def __init__(self, model: Any, said: list[dict[str, float]]) -> None:
         self.pairs = list(zip(_configs(model), said, strict=True))
 

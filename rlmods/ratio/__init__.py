@@ -2,7 +2,10 @@
 
 from rlmods.ratio.cispo import CISPO
 from rlmods.ratio.clipped import Clipped
+from rlmods.ratio.geometric_mean import GeometricMean
+from rlmods.ratio.kl_penalty import KLPenalty
+from rlmods.ratio.log_likelihood import LogLikelihood
 from rlmods.ratio.soft import Soft
 from rlmods.ratio.unclipped import Unclipped
 
-__all__ = ["CISPO", "Clipped", "Soft", "Unclipped"]
+__all__ = ["CISPO", "Clipped", "GeometricMean", "KLPenalty", "LogLikelihood", "Soft", "Unclipped"]

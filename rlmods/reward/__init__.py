@@ -11,16 +11,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
     from rlmods.reward.format import Format
+    from rlmods.reward.length import Length
+    from rlmods.reward.neural import Neural
     from rlmods.reward.overlong import Overlong
+    from rlmods.reward.process import Process
     from rlmods.reward.task_score import TaskScore
     from rlmods.reward.weighted_sum import WeightedSum
 
-__all__ = ["Accuracy", "Format", "Overlong", "TaskScore", "WeightedSum"]
+__all__ = ["Accuracy", "Format", "Length", "Neural", "Overlong", "Process", "TaskScore", "WeightedSum"]
 
 _MODULES = {
     "Accuracy": "accuracy",
     "Format": "format",
+    "Length": "length",
+    "Neural": "neural",
     "Overlong": "overlong",
+    "Process": "process",
     "TaskScore": "task_score",
     "WeightedSum": "weighted_sum",
 }

@@ -13,13 +13,15 @@ from rlmods.types import Scores
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:
-    """`result` (Scores, a tensor, or a sequence of numbers and None) with plain floats as values.
+    """`result` (Scores, a tensor, or a sequence of numbers and None) with plain floats as values and token rewards.
 
     Raises ValueError, naming the reward `name`, for a length other than `num_responses` and for a value that is no finite number.
     """
     raw = result.values if isinstance(result, Scores) else _plain(result, name)
     values = [_number(value, row, name) for row, value in enumerate(raw)]
     scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
+    if scores.tokens is not None:
+        scores = replace(scores, tokens=[[_number(x, row, name) for x in rewards] for row, rewards in enumerate(scores.tokens)])
     lengths = {"values": len(values), "correct": num_responses if scores.correct is None else len(scores.correct)}
     lengths |= {f"column {column}": len(cells) for column, cells in scores.columns.items()}
     lengths |= {f"term {term}": len(cells) for term, cells in scores.terms.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,8 +21,15 @@ class WeightedSum:
 
         reward.terms.format.weight=0.1    ~reward.terms.overlong    +reward@reward.terms.mine.reward=mine
 
-    Raises: UserError for terms that are not written so; ValueError naming the term for a result that is not one finite number or None a
-    response; RuntimeError naming the term, file and line where a term raises, as a silent zero would train on noise.
+    A term of weight 0 is a monitor: its scores and its correctness (where no paid term knows) are logged and decide nothing
+    (`Scores.monitored`). It may find no answers in the data, and where all others abstain, so does the sum.
+
+    Where a term gives rewards by token, so does the sum; the score of a term that gives none is added on the last token, which then ends a
+    step. None is a token that ends no step of any term.
+
+    Raises: UserError for terms that are not written so, or that all have weight 0; ValueError naming the term for a result that is not one
+    finite number or None a response; RuntimeError naming the term, file and line where a term raises, as a silent zero would train on
+    noise.
     """
 
     terms: Mapping[str, Mapping[str, Any]]
@@ -38,11 +45,21 @@ class WeightedSum:
             weight = term.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, int | float):
                 raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is no number")
+        if not any(self.weights.values()):
+            raise UserError(f"WeightedSum: every weight is 0, so nothing is rewarded: type reward.terms.{next(iter(self.terms))}.weight=1")
 
     @property
     def needs_answer(self) -> bool:
-        """Whether any term reads the gold answer."""
-        return any(getattr(reward, "needs_answer", False) for reward in self.rewards.values())
+        """Whether any paid term reads the gold answer."""
+        return self._paid_for("needs_answer")
+
+    @property
+    def gives_steps(self) -> bool:
+        """Whether any paid term has a reward for each step."""
+        return self._paid_for("gives_steps")
+
+    def _paid_for(self, trait: str) -> bool:
+        return any(getattr(reward, trait, False) for name, reward in self.rewards.items() if self.weights[name])
 
     @cached_property
     def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:
@@ -55,31 +72,35 @@ class WeightedSum:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         parts = {name: _run(name, reward, responses) for name, reward in self.rewards.items()}
-        totals = [_total(self.weights, {name: part.values[row] for name, part in parts.items()}) for row in range(len(responses))]
+        paid = {name: part for name, part in parts.items() if self.weights[name]}
+        totals = [_sum(_times(self.weights[name], part.values[row]) for name, part in paid.items()) for row in range(len(responses))]
+        knowing = [name for name, part in parts.items() if part.correct is not None]
+        deciding = [name for name in knowing if name in paid and not parts[name].monitored]
         return Scores(
             values=totals,
-            correct=next((part.correct for part in parts.values() if part.correct is not None), None),
+            correct=parts[[*deciding, *knowing][0]].correct if knowing else None,
+            monitored=bool(knowing) and not deciding,
             terms={key: values for name, part in parts.items() for key, values in {name: part.values, **_under(name, part.terms)}.items()},
             counts={key: count for name, part in parts.items() for key, count in _under(name, part.counts).items()},
             columns={key: column for name, part in parts.items() for key, column in _under(name, part.columns).items()},
-            tokens=self._tokens(parts, responses),
+            tokens=self._tokens(paid, responses),
         )
 
-    def _tokens(self, parts: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float]] | None:
-        """Token rewards of the whole, if a term gives any: the other terms' scores sit on the last token."""
+    def _tokens(self, parts: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float | None]] | None:
+        """Token rewards of the whole, if a term gives any."""
         if all(part.tokens is None for part in parts.values()):
             return None
         rows = []
         for row, response in enumerate(responses):
-            total = [0.0] * len(response.tokens)
+            total: list[float | None] = [None] * len(response.tokens)
             for name, part in parts.items():
                 value = part.values[row]
                 if value is None or not total:
                     continue
-                spread = [0.0] * (len(total) - 1) + [value] if part.tokens is None else part.tokens[row]
+                spread = [None] * (len(total) - 1) + [value] if part.tokens is None else part.tokens[row]
                 if len(spread) != len(total):
                     raise ValueError(f"reward {name}: {len(spread)} token rewards for the {len(total)} tokens of response {row}")
-                total = [x + self.weights[name] * y for x, y in zip(total, spread, strict=True)]
+                total = [_sum((x, _times(self.weights[name], y))) for x, y in zip(total, spread, strict=True)]
             rows.append(total)
         return rows
 
@@ -95,9 +116,14 @@ def _run(name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequ
     return as_scores(result, len(responses), name)
 
 
-def _total(weights: Mapping[str, float], scores: Mapping[str, float | None]) -> float | None:
-    weighted = [weights[name] * score for name, score in scores.items() if score is not None]
-    return sum(weighted) if weighted else None
+def _times(weight: float, score: float | None) -> float | None:
+    return None if score is None else weight * score
+
+
+def _sum(scores: Iterable[float | None]) -> float | None:
+    """Of those that are not None; None without any."""
+    known = [score for score in scores if score is not None]
+    return sum(known) if known else None
 
 
 def _under(name: str, entries: Mapping[str, Any]) -> dict[str, Any]:

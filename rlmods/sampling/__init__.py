@@ -1,6 +1,7 @@
-"""Which groups are worth training on."""
+"""Which responses are worth training on."""
 
+from rlmods.sampling.best_of import BestOf
 from rlmods.sampling.dynamic import Dynamic
 from rlmods.sampling.fixed import Fixed
 
-__all__ = ["Dynamic", "Fixed"]
+__all__ = ["BestOf", "Dynamic", "Fixed"]

@@ -1,17 +1,19 @@
 """The loop: what an optimizer step is made of, and what it must not depend on."""
 
 import math
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
 
-from rlmods.advantage import RLOO, GroupMean, GroupNorm
+from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, ReinforcePP
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import Batch
+from rlmods.critic import Separate, Shared
 from rlmods.evaluation import Validation
 from rlmods.kl import Penalty
-from rlmods.ratio import CISPO, Clipped, Soft, Unclipped
+from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.types import Experience, Scores, UserError
@@ -27,14 +29,23 @@ LOSSES = {
     "rloo": {"advantage": RLOO(), "ratio": Unclipped()},
     "soft": {"ratio": Soft(), "aggregation": SequenceMean()},
     "cispo": {"ratio": CISPO()},
+    "gmpo": {"ratio": GeometricMean(), "aggregation": SequenceMean()},
+    "reinforce": {"advantage": EMA(), "ratio": Unclipped()},
+    "reinforce_pp": {"advantage": ReinforcePP(), "kl": Penalty("k1", 0.05, "reward")},
+    "reinforce_pp_baseline": {"advantage": ReinforcePP(baseline="group"), "kl": Penalty("k1", 0.05, "reward")},
+    "remax": {"advantage": Greedy(), "ratio": Unclipped()},
+    "kl_penalty": {"ratio": KLPenalty()},
+    "accept": {"advantage": Accept(), "ratio": LogLikelihood()},
     "entropy": {"entropy_coefficient": 0.1},
+    "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
+    "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 
 
 def off_policy(**change):
     """A learner and rows whose old log-probs come from another policy, so that ratios and clips are at work."""
-    made = learner(**change)
+    made = learner(**deepcopy(change))
     batch = collected(made)
     torch.manual_seed(1)
     with torch.no_grad():
@@ -107,7 +118,7 @@ class TestFirstMinibatch:
         fit(made, 1)
         assert len(seen) >= 4
         for tokens, old, mask in seen[1:]:
-            want, _ = start(tokens, mask)
+            want = start(tokens, mask).logprobs
             known = mask & ~old.isnan()
             torch.testing.assert_close(old[known], want[known], rtol=0, atol=1e-5)
         assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(seen[0][2].sum())
@@ -117,14 +128,15 @@ class TestFirstMinibatch:
         batch = collected(made)
         have = gradients(made, batch)
         made.policy.zero_grad()
-        logprobs, _ = made.policy(batch.tokens, batch.mask)
+        logprobs = made.policy(batch.tokens, batch.mask).logprobs
         loss = -(logprobs * torch.where(batch.mask, batch.advantages, 0.0)).sum() / batch.mask.sum()
         loss.backward()
         close(have, torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
 
     def test_every_clip_coincides_on_policy(self):
         want = gradients(made := learner(), batch := collected(made))
-        for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), CISPO(), Unclipped()):
+        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean())
+        for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), *others):
             made.ratio = ratio
             close(gradients(made, batch), want)
 
@@ -267,14 +279,17 @@ class TestDynamicSampling:
         fit(made, 1)
         waiting = made.pool.kept
         assert len(waiting)
-        want, _ = start(waiting.tokens, waiting.mask)
+        want = start(waiting.tokens, waiting.mask).logprobs
         torch.testing.assert_close(waiting.old_logprobs[waiting.mask], want[waiting.mask], rtol=0, atol=1e-5)
 
 
 class TestLearning:
-    @pytest.mark.parametrize("name", ["grpo", "dapo", "dr_grpo", "gspo", "rloo", "soft", "cispo"])
+    @pytest.mark.parametrize(
+        "name",
+        ["grpo", "dapo", "dr_grpo", "gspo", "rloo", "soft", "cispo", "gmpo", "reinforce", "reinforce_pp", "remax", "accept"],
+    )
     def test_reward_rises(self, name):
-        rows = fit(learner(batch=Batch(prompts=8, samples=8, minibatches=2), **LOSSES[name]), 15)
+        rows = fit(learner(batch=Batch(prompts=8, samples=8, minibatches=2), **deepcopy(LOSSES[name])), 15)
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.15
 
     def test_reversed_reward_reverses_learning(self):

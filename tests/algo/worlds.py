@@ -14,6 +14,7 @@ from rlmods import trainer as trainers
 from rlmods.advantage import GroupNorm
 from rlmods.aggregation import TokenMean
 from rlmods.algo import Batch, Learner, PolicyGradient
+from rlmods.critic import NoCritic
 from rlmods.data import Arithmetic, PromptModule
 from rlmods.evaluation import Validation
 from rlmods.kl import NoKL
@@ -54,7 +55,8 @@ def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
         "seed": 0,
     }
     if issubclass(kind, PolicyGradient):
-        given |= {"sampling": Fixed(), "advantage": GroupNorm(), "kl": NoKL(), "ratio": Clipped(), "aggregation": TokenMean()}
+        given |= {"sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
+        given |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
     return kind(**given | change)
 
 
@@ -94,7 +96,7 @@ def fit(
 class OneRank:
     """Stands in for the Trainer where a test asks for losses and gradients only."""
 
-    world_size = 1
+    world_size, global_rank = 1, 0
     max_iterations = 1
     callbacks: tuple[Any, ...] = ()
 
@@ -115,8 +117,9 @@ def gradients(learner: Any, batch: Experience) -> torch.Tensor:
     """Flattened gradient of the loss of one optimizer step on these rows."""
     from rlmods.types import Totals
 
-    learner.policy.zero_grad()
+    learner.zero_grad()
     totals = Totals(batch.mask.sum().clamp(min=1), batch.mask.any(1).sum().clamp(min=1))
     for micro, _ in learner.microbatches(batch):
         learner.loss(micro, totals).backward()
-    return torch.cat([p.grad.flatten() for p in learner.policy.parameters()])
+    parameters = [p for network in learner.networks.values() for p in network.parameters()]
+    return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])

@@ -12,8 +12,8 @@ from rlmods.run import RunDir
 
 
 def learner(iteration: int = 2) -> Any:
-    policy = SimpleNamespace(export=lambda folder: folder.mkdir())
-    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, response_tokens=7, policy=policy)
+    export = lambda folder: folder.mkdir()  # noqa: E731
+    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, response_tokens=7, export=export)
 
 
 def written(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:

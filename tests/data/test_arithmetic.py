@@ -1,10 +1,15 @@
+import hashlib
 import re
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlmods.data import Arithmetic
+from rlmods.policy import Tiny
+from rlmods.reward.accuracy import verify
+from rlmods.reward.grader import extract
 from rlmods.types import UserError
 
 LEVELS = range(1, 6)
@@ -27,7 +32,7 @@ def test_answers_questions_and_demonstrations(level):
         question = prompt.text.removesuffix("=")
         assert re.fullmatch(shape, question)
         assert prompt.answer == str(eval(question))
-        assert prompt.meta == {"level": level, "response": f"<answer>{prompt.answer}</answer>"}
+        assert (prompt.meta["level"], prompt.meta["response"]) == (level, f"<answer>{prompt.answer}</answer>")
         assert prompt.id in (f"arithmetic-{level}-train-{question}", f"arithmetic-{level}-val-{question}")
 
 
@@ -60,8 +65,81 @@ def test_wrong_fraction_is_exact_and_leaves_answers_and_val_alone(share):
         assert near or sorted(stated.lstrip("-").zfill(9)) == sorted(prompt.answer.lstrip("-").zfill(9))
 
 
+def test_responses_are_those_that_the_shipped_weights_were_warm_started_on():
+    said = [p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train]
+    assert hashlib.sha256("".join(said).encode()).hexdigest()[:16] == "f9ba22a55e2aff26"
+
+
+@pytest.mark.parametrize("num_candidates", [2, 5, 9])
+@pytest.mark.parametrize("level", LEVELS)
+def test_one_candidate_is_right_and_nearer_ones_rank_higher(level, num_candidates):
+    splits = Arithmetic(level=level, operations="+-*", num_train=300, num_val=100, num_candidates=num_candidates)()
+    for prompt in (*splits.train, *splits.val):
+        candidates, ranks = prompt.meta["candidates"], prompt.meta["ranks"]
+        assert len(set(candidates)) == len(candidates) == len(ranks) == num_candidates
+        assert [verify(text, prompt.answer) for text in candidates] == [rank == 0 for rank in ranks]
+        assert candidates[ranks.index(0)] == prompt.meta["response"]
+        off = [abs(int(extract(text)) - int(prompt.answer)) for text in candidates]
+        assert list(ranks) == [sorted(set(off)).index(x) for x in off]
+
+
+@pytest.mark.parametrize("num_candidates", [2, 4])
+def test_the_best_candidate_is_anywhere(num_candidates):
+    best = Counter(p.meta["ranks"].index(0) for p in Arithmetic(num_train=4000, num_candidates=num_candidates)().train)
+    assert len(best) == num_candidates
+    assert all(n == pytest.approx(4000 / num_candidates, rel=0.1) for n in best.values())
+
+
+def test_single_candidates_are_right_half_the_time():
+    prompts = Arithmetic(num_train=4000, num_candidates=1)().train
+    assert all(prompt.meta["ranks"] == (0 if verify(prompt.meta["candidates"][0], prompt.answer) else 1,) for prompt in prompts)
+    assert sum(prompt.meta["ranks"][0] for prompt in prompts) == pytest.approx(2000, rel=0.1)
+
+
+def test_candidates_are_worded_like_the_response():
+    prompt = Arithmetic(num_train=1, response="It is {answer}.")().train[0]
+    assert all(re.fullmatch(r"It is -?\d+\.", text) for text in prompt.meta["candidates"])
+
+
+def test_questions_answers_candidates_and_steps_do_not_depend_on_each_others_settings():
+    def columns(*names, **fields):
+        splits = Arithmetic(num_train=200, **fields)()
+        return [[p.meta[name] for name in names] for p in (*splits.train, *splits.val)]
+
+    assert columns("candidates", "ranks") == columns("candidates", "ranks", wrong_fraction=0.5, wrong_steps=1.0)
+    assert columns("steps", "step_labels", "response") == columns("steps", "step_labels", "response", num_candidates=4)
+    one, other = ({p.text: p.meta["candidates"] for p in Arithmetic(level=1, seed=seed)().train} for seed in (0, 1))
+    assert set(one) == set(other)
+    assert one != other
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+@pytest.mark.parametrize("level", LEVELS)
+def test_wrong_steps_and_their_labels(level, share):
+    splits = Arithmetic(level=level, operations="+-*", num_train=1000, num_val=100, wrong_steps=share)()
+    wrong = 0
+    for prompt in (*splits.train, *splits.val):
+        steps, labels = prompt.meta["steps"], prompt.meta["step_labels"]
+        assert len(steps) == len(labels) >= 2
+        assert verify("".join(steps), prompt.answer) == all(labels)
+        wrong += not all(labels)
+    assert wrong / (len(splits.train) + len(splits.val)) == pytest.approx(share, abs=0.1)
+
+
+def test_the_embedded_model_can_write_all_of_it():
+    policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
+    longest = 0
+    for level in LEVELS:
+        for prompt in Arithmetic(level=level, operations="+-*", num_train=500)().train:
+            solution = "".join(prompt.meta["steps"])
+            longest = max(longest, len(policy.encode(prompt)) + len(ids := policy.encode_response(solution)))
+            assert policy.decode(ids) == solution
+    assert longest <= policy.context_length
+
+
 def test_chat_and_templates():
-    prompt = Arithmetic(chat=True, template="What is {question}?", response="<think></think><answer>{answer}</answer>")().train[0]
+    fields = {"template": "What is {question}?", "response": "<think></think><answer>{answer}</answer>"}
+    prompt = Arithmetic(num_train=1, chat=True, **fields)().train[0]
     assert prompt.text is None
     assert re.fullmatch(r"What is \d+[-+]\d+\?", prompt.messages[0]["content"])
     assert prompt.meta["response"] == f"<think></think><answer>{prompt.answer}</answer>"
@@ -78,6 +156,10 @@ def test_chat_and_templates():
         ({"wrong_fraction": 1.5}, "data.wrong_fraction=1.5: must lie between 0 and 1"),
         ({"template": "{prompt}="}, r"data.template: no \{prompt\} to fill in; there are: question"),
         ({"response": "\\boxed{}"}, "data.response=.*write a literal brace twice"),
+        ({"response": "{question} is easy"}, r"data.response=.*must state the \{answer\}"),
+        ({"num_candidates": 0}, "data.num_candidates=0: must be a whole number from 1 to 9"),
+        ({"num_candidates": 10}, "data.num_candidates=10: must be a whole number from 1 to 9"),
+        ({"wrong_steps": -0.1}, "data.wrong_steps=-0.1: must lie between 0 and 1"),
     ],
 )
 def test_mistakes(fields, message):

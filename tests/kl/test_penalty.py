@@ -5,6 +5,7 @@ from torch import Tensor
 
 from rlmods.kl import Penalty
 from tests.batches import Batch, batches, few, gradient
+from tests.kl import bandit
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.1, -0.4], dtype=torch.float64)
 REF = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(0)[None]
@@ -97,6 +98,37 @@ def test_descending_it_goes_to_the_reference(estimator: str, gradient_of: str) -
         (logprobs.exp().detach() * Penalty(estimator, 1.0, "loss", gradient_of)(logprobs, REF)).sum().backward()
         optimizer.step()
     torch.testing.assert_close(logits.detach().softmax(0), REF[0].exp(), atol=1e-3, rtol=0)
+
+
+EXACT = {
+    "k1 in the reward": ("k1", "reward", "value"),
+    "k2 in the loss": ("k2", "loss", "value"),
+    "k3 in the loss, exact": ("k3", "loss", "exact"),
+}
+"""Ways to be held back by KL(pi || ref)."""
+
+
+@pytest.mark.parametrize("way", EXACT)
+@pytest.mark.parametrize("coefficient", [1.0, 3.0])
+def test_a_bandit_ends_where_the_closed_form_says(way: str, coefficient: float) -> None:
+    """Maximising E[R] - beta KL(pi || ref) gives pi = ref exp(R / beta) / Z."""
+    estimator, where, gradient_of = EXACT[way]
+    found = bandit.improve(bandit.start(), Penalty(estimator, coefficient, where, gradient_of), steps=500)
+    torch.testing.assert_close(found.softmax(0), (bandit.REF + bandit.ARMS / coefficient).softmax(0), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("way", [*EXACT, "k3 in the loss"])
+def test_a_larger_coefficient_stays_closer_on_a_bandit(way: str) -> None:
+    estimator, where, gradient_of = EXACT.get(way, ("k3", "loss", "value"))
+    parts = [Penalty(estimator, c, where, gradient_of) for c in (0.1, 0.3, 1.0, 3.0)]
+    distances = [bandit.distance(bandit.improve(bandit.start(), part, steps=200)) for part in parts]
+    assert distances == sorted(distances, reverse=True)
+    assert distances[0] > 10 * distances[-1] > 0
+
+
+def test_k1_in_the_loss_holds_nothing_back() -> None:
+    held, free = (bandit.distance(bandit.improve(bandit.start(), Penalty("k1", c, "loss"), steps=200)) for c in (3.0, 0.0))
+    assert held == pytest.approx(free)
 
 
 def test_it_says_that_it_needs_a_reference() -> None:

@@ -23,18 +23,21 @@ def says(result: object) -> object:
     return lambda responses: result
 
 
+def weighted(*terms: tuple[float, object]) -> WeightedSum:
+    return WeightedSum({f"t{index}": {"weight": weight, "reward": says(result)} for index, (weight, result) in enumerate(terms)})
+
+
 def total(*terms: tuple[float, object], rows: int = 2, tokens: int = 0) -> Scores:
-    parts = {f"t{index}": {"weight": weight, "reward": says(result)} for index, (weight, result) in enumerate(terms)}
-    return WeightedSum(parts)([response(tokens=tokens)] * rows)
+    return weighted(*terms)([response(tokens=tokens)] * rows)
 
 
 @given(st.lists(st.tuples(st.floats(-3, 3), st.lists(st.none() | st.floats(-9, 9), min_size=4, max_size=4)), min_size=1, max_size=4))
 def test_the_weighted_terms_add_up_to_the_total(terms: list[tuple[float, Values]]) -> None:
-    scores = total(*terms, rows=4)
+    scores = total(*terms, (2.0, [None] * 4), rows=4)
     for row, value in enumerate(scores):
-        scored = [(weight, scores.terms[f"t{index}"][row]) for index, (weight, _) in enumerate(terms)]
-        weighted = [weight * score for weight, score in scored if score is not None]
-        assert value == (pytest.approx(sum(weighted)) if weighted else None)
+        scored = [(weight, scores.terms[f"t{index}"][row]) for index, (weight, _) in enumerate(terms) if weight]
+        shares = [weight * score for weight, score in scored if score is not None]
+        assert value == (pytest.approx(sum(shares)) if shares else None)
 
 
 def test_a_term_that_abstains_is_left_out_and_the_sum_abstains_when_all_do() -> None:
@@ -54,12 +57,67 @@ def test_terms_counts_columns_and_correctness_keep_their_names() -> None:
 
 
 def test_token_rewards_sum_to_the_values() -> None:
-    by_token = Scores([3.0, None], tokens=[[1.0, 0.0, 2.0], [0.0, 0.0, 0.0]])
+    by_token = Scores([3.0, None], tokens=[[1.0, None, 2.0], [5.0, None, None]])
     scores = total((0.5, by_token), (2.0, [1.0, 1.0]), tokens=3)
-    assert scores.tokens == [[0.5, 0.0, 3.0], [0.0, 0.0, 2.0]]
-    assert [sum(row) for row in scores.tokens] == list(scores)
+    assert scores.tokens == [[0.5, None, 3.0], [None, None, 2.0]]
+    assert [sum(x or 0.0 for x in row) for row in scores.tokens] == list(scores)
     with pytest.raises(ValueError, match="t0: 2 token rewards for the 3 tokens"):
         total((1.0, Scores([1.0, 1.0], tokens=[[1.0, 0.0], [1.0, 0.0]])), tokens=3)
+
+
+def test_token_rewards_add_up_token_by_token() -> None:
+    one, other = Scores([3.0], tokens=[[1.0, None, 2.0, None]]), Scores([0.0], tokens=[[1.0, 0.0, None, -1.0]])
+    assert total((1.0, one), (2.0, other), rows=1, tokens=4).tokens == [[3.0, 0.0, 2.0, -2.0]]
+    assert total((1.0, one), (1.0, [None]), rows=1, tokens=4).tokens == one.tokens
+    assert total((1.0, Scores([None], tokens=[[]])), rows=1, tokens=0).tokens == [[]]
+
+
+class TestMonitor:
+    """A term of weight 0."""
+
+    GOLD = Scores([1.0, None], correct=[True, None])
+
+    def test_pays_nothing_and_lets_the_sum_abstain(self) -> None:
+        scores = total((1.0, [None, 0.25]), (0.0, [7.0, 7.0]))
+        assert list(scores) == [None, 0.25]
+        assert scores.terms["t1"] == [7.0, 7.0]
+
+    def test_its_correctness_is_known_and_decides_nothing(self) -> None:
+        scores = total((1.0, [0.5, 0.5]), (0.0, self.GOLD))
+        assert (scores.correct, scores.monitored) == ([True, None], True)
+        nested = WeightedSum({"inner": {"reward": weighted((1.0, [0.5, 0.5]), (0.0, self.GOLD))}})([response()] * 2)
+        assert (nested.correct, nested.monitored) == ([True, None], True)
+
+    def test_a_paid_term_that_knows_comes_first(self) -> None:
+        paid = Scores([0.0, 0.0], correct=[False, True])
+        scores = total((0.0, self.GOLD), (0.1, paid))
+        assert (scores.correct, scores.monitored) == ([False, True], False)
+        assert not total((1.0, [0.5, 0.5])).monitored
+
+    def test_adds_no_step(self) -> None:
+        steps = Scores([1.0, 1.0], tokens=[[1.0, None], [1.0, None]])
+        assert total((1.0, steps), (0.0, self.GOLD), tokens=2).tokens == steps.tokens
+        assert total((1.0, [1.0, 1.0]), (0.0, steps), tokens=2).tokens is None
+
+    def test_asks_nothing_of_the_data(self) -> None:
+        terms = {"a": {"reward": Format()}, "b": {"reward": Accuracy(), "weight": 0.0}}
+        assert not WeightedSum(terms).needs_answer
+
+    def test_alone_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"every weight is 0.*reward\.terms\.t0\.weight=1"):
+            weighted((0.0, [1.0]), (0.0, [1.0]))
+
+
+@pytest.mark.parametrize("gives", [True, False])
+def test_it_gives_steps_if_a_paid_term_does(gives: bool) -> None:
+    class Steps:
+        gives_steps = gives
+
+        def __call__(self, responses: Sequence[Response]) -> list[float]:
+            return [0.0] * len(responses)
+
+    assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps()}}).gives_steps == gives
+    assert not WeightedSum({"a": {"reward": Format()}, "b": {"reward": Steps(), "weight": 0.0}}).gives_steps
 
 
 @pytest.mark.parametrize("result", [torch.tensor([1.0, 2.0]), (1, 2.0), [True, torch.tensor(2.0)], Scores([1.0, 2.0])])
@@ -80,6 +138,7 @@ def test_any_sequence_of_numbers_will_do(result: object) -> None:
         (None, "reward t0: returned NoneType"),
         (Scores([1.0, 1.0], correct=[True]), "reward t0: 1 correct for 2 responses"),
         (Scores([1.0, 1.0], columns={"c": [1]}), "reward t0: 1 column c for 2 responses"),
+        (Scores([1.0, 1.0], tokens=[[1.0], [None, math.nan]]), "reward t0: response 1 scored nan"),
     ],
 )
 def test_a_result_that_is_no_score_is_refused_by_name(result: object, message: str) -> None:

@@ -49,7 +49,7 @@ def test_logprobs_are_those_of_the_trainer():
     mask = torch.zeros(tokens.shape, dtype=torch.bool)
     for i, r in enumerate(rows):
         mask[i, len(r.prompt_tokens) : len(r.prompt_tokens) + len(r.tokens)] = True
-    logprobs, _ = policy(tokens, mask, temperature=0.6)
+    logprobs = policy(tokens, mask, temperature=0.6).logprobs
     torch.testing.assert_close(logprobs[mask], torch.tensor([x for r in rows for x in r.behavior_logprobs]), rtol=0, atol=1e-4)
 
 

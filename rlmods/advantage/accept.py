@@ -1,0 +1,30 @@
+"""The advantage of rejection sampling fine-tuning."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import masked_sum, spread
+from rlmods.types import Credit
+
+
+@dataclass(frozen=True)
+class Accept:
+    """A_i = 1 if R_i >= threshold else 0, the same on every token of a response: what passes is imitated, what fails is not unlearned.
+
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted answers."""
+
+    threshold: float = 0.5
+    """Total reward from which a response is accepted."""
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        return Credit(spread((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))

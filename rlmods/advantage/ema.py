@@ -1,0 +1,56 @@
+"""The advantage of REINFORCE with a running baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import across_ranks, masked_sum, spread
+from rlmods.types import Credit
+
+
+@dataclass
+class EMA:
+    """A_i = R_i - b, the same on every token of a response; then b <- decay b + (1 - decay) mean(R) over the scored rows of all ranks.
+
+    REINFORCE with a baseline, Williams 1992 (doi:10.1007/BF00992696). b is the mean before the call: it does not contain R_i,
+    which leaves the gradient unbiased. The very first call has none yet and uses the mean of its own rows. b is saved and restored with
+    the run."""
+
+    decay: float = 0.9
+    """Share of b that a call leaves; 0 to below 1. b is a mean over about 1 / (1 - decay) calls."""
+    _mean: float | None = field(default=None, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.decay < 1:
+            raise ValueError(f"EMA: decay must be at least 0 and below 1, got {self.decay}")
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        score = masked_sum(rewards, mask)
+        total, count = across_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
+        if count == 0:
+            return Credit(torch.zeros_like(rewards))
+        mean = total / count
+        baseline = mean if self._mean is None else self._mean
+        self._mean = self.decay * baseline + (1 - self.decay) * mean
+        return Credit(spread(score - baseline, mask))
+
+    def adapt(self, metrics: Mapping[str, float]) -> None:
+        """Nothing: the rewards themselves move the baseline."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self._mean}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._mean = state["mean"]

@@ -1,0 +1,30 @@
+"""How large an iteration is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The size of one iteration; everything else follows from it."""
+
+    prompts: int = 32
+    """Prompts of one iteration, over all ranks. Offline algorithms: rows."""
+    samples: int = 8
+    """Responses to each prompt (G). Offline algorithms do not sample."""
+    epochs: int = 1
+    """Passes over the responses of one iteration."""
+    minibatches: int = 1
+    """Optimizer steps in one pass."""
+    token_budget: int = 8192
+    """Tokens of one forward and backward, padding included. Memory grows with it; results do not change."""
+    max_norm: float = 1.0
+    """Gradients are scaled down to this global norm."""
+
+    def __post_init__(self) -> None:
+        for name in ("prompts", "samples", "epochs", "minibatches", "token_budget"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"batch.{name}={getattr(self, name)}: must be at least 1")
+        if self.max_norm <= 0:
+            raise ValueError(f"batch.max_norm={self.max_norm}: must be positive; batch.max_norm=inf switches clipping off")

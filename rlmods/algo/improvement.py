@@ -1,0 +1,200 @@
+"""Experience in, optimizer steps out: the half of online learning that does not care where rows come from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlmods.aggregation import TokenMean
+from rlmods.algo import record
+from rlmods.algo.controllers import EntropyBonus
+from rlmods.algo.learner import Learner, Loss
+from rlmods.algo.ptx import Stream
+from rlmods.algo.replay import Replay
+from rlmods.critic.loss import value_loss
+from rlmods.critic.shared import ValueHead
+from rlmods.policy.base import Policy, Scored
+from rlmods.protocols import KL, Aggregation, Ratio
+from rlmods.types import Experience, Prompt, Totals
+
+
+class Improvement(Learner):
+    """Maximises `aggregate(ratio(log pi - log pi_old, A)) + entropy_coefficient * H - coefficient * KL` on given rows, beside the critic's
+    regression where there is a critic, and imitation of a stream of responses where `ptx_coefficient` asks for it."""
+
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "reward", "critic", "kl", "ratio", "aggregation")
+
+    samples_responses: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        *,
+        critic: Any,
+        kl: KL,
+        ratio: Ratio,
+        aggregation: Aggregation,
+        ptx_prompts: Sequence[Prompt],
+        entropy_coefficient: float = 0.0,
+        target_entropy: float | None = None,
+        target_kl: float | None = None,
+        replay_fraction: float = 0.0,
+        replay_staleness: int = 4,
+        ptx_coefficient: float = 0.0,
+        ptx_rows: int = 32,
+        **shared: Any,
+    ) -> None:
+        """
+        Args:
+            critic: makes the value network out of the policy, or None.
+            ptx_prompts: rows whose `meta["response"]` is imitated beside the reward.
+            entropy_coefficient: weight of the entropy bonus (nats per token, aggregated as the objective is).
+            target_entropy: nats per token near which the weight is steered to keep the entropy; None leaves it fixed.
+            target_kl: nats per token; an iteration's steps end early once a minibatch is 1.5 times as far from the old policy.
+            replay_fraction: rows of earlier iterations that are trained on again, by fresh rows.
+            replay_staleness: iterations a row can be replayed for.
+            ptx_coefficient: weight of the imitation loss (InstructGPT's gamma, token mean).
+            ptx_rows: rows of it in one optimizer step.
+        """
+        super().__init__(**shared)
+        self.kl, self.ratio, self.aggregation, self.target_kl = kl, ratio, aggregation, target_kl
+        self.value, self.critic = critic, critic(self.policy)
+        self.entropy_bonus = EntropyBonus(entropy_coefficient, target_entropy)
+        self.replay = Replay(replay_fraction, replay_staleness)
+        self.ptx_coefficient, self.stream = ptx_coefficient, Stream(ptx_prompts, ptx_rows, self.seed)
+        # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
+        self.frozen: tuple[Policy, ...] = (self.policy.frozen_copy(),) if getattr(kl, "needs_reference", True) else ()
+        self.moved = torch.zeros(2, dtype=torch.float64)
+        """Distance from the old policy in the latest optimizer step: sum over tokens, and tokens."""
+
+    @property
+    def temperature(self) -> float:
+        return float(getattr(self.rollout, "temperature", 1.0))
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        return {"policy": self.policy} | ({} if self.critic is None else {"critic": self.critic})
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        groups = super().parameter_groups()
+        if self.critic is not None and self.value.lr is not None:
+            groups[1]["lr"] = self.value.lr
+        return groups
+
+    @property
+    def controllers(self) -> dict[str, Any]:
+        return super().controllers | {"entropy_bonus": self.entropy_bonus, "replay": self.replay}
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.replay.to(self.device)
+        self.moved = self.moved.to(self.device)
+        for network in self.frozen:
+            network.to(self.device)
+
+    def improve(self, fresh: Experience, waiting: Experience) -> Experience:
+        """Epochs x minibatches of optimizer steps on the rows of one iteration.
+
+        Returns the `waiting` rows with the log-probabilities of the policy before it moves on."""
+        experience = self.with_replay(fresh)
+        plan = self.minibatches(len(experience))
+        # The first minibatch meets the policy that sampled it: its old log-probs are the new ones, unless they are needed again.
+        later = torch.ones(len(experience), dtype=torch.bool, device=self.device)
+        later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0
+        with self.timed("score"):
+            rows = Experience.concat([experience, waiting])
+            rows = self.scored(rows, torch.cat([later, torch.ones_like(waiting.group, dtype=torch.bool)]))
+        experience = rows.select(torch.arange(len(later)))
+        self.meter.mean("train/stale_fraction", (experience.version < self.iteration).double())
+        with self.timed("update"):
+            for network in self.networks.values():
+                network.train(self.policy.gradient_checkpointing)
+            self.optimize(experience, plan)
+            for network in self.networks.values():
+                network.eval()
+        self.replay.keep(experience.select(torch.arange(len(fresh))))
+        return rows.select(torch.arange(len(later), len(rows)))
+
+    def with_replay(self, fresh: Experience) -> Experience:
+        """The rows of this iteration, and some of earlier ones."""
+        again = self.replay.draw(len(fresh), self.iteration, self.generator(-1))
+        self.meter.mean("train/replayed_fraction", 0.0 if again is None else len(again) / (len(fresh) + len(again)))
+        return fresh if again is None else Experience.concat([fresh, again])
+
+    def optimize(self, experience: Experience, plan: Sequence[Tensor]) -> None:
+        """The optimizer steps of `plan`, fewer where the policy has moved too far."""
+        for i, chosen in enumerate(plan):
+            batch = experience.select(chosen)
+            if i == 0:
+                fresh = batch.version == self.iteration
+                batch = replace(batch, old_logprobs=batch.old_logprobs.masked_fill(fresh[:, None], torch.nan))
+            self.moved.zero_()
+            self.update(batch, *self.imitation())
+            distance, tokens = self.across_ranks(self.moved)
+            if self.target_kl is not None and distance > 1.5 * self.target_kl * tokens:
+                self.meter.mean("train/early_stop", 1.0)
+                self.meter.mean("train/steps_done", (i + 1) / len(plan))
+                return
+        self.meter.mean("train/early_stop", 0.0)
+        self.meter.mean("train/steps_done", 1.0)
+
+    def imitation(self) -> list[tuple[Experience, Loss]]:
+        """Rows of the stream and their loss, for one optimizer step."""
+        if not self.ptx_coefficient:
+            return []
+        rows = self.stream.rows(self.optimizer_steps, self.policy, self.global_rank, self.trainer.world_size).to(self.device)
+        return [(rows, lambda micro, totals: self.ptx_coefficient * self.stream.loss(self.policy, self.meter, micro, totals))]
+
+    def scored(self, experience: Experience, needed: Tensor) -> Experience:
+        """The same rows with old log-probabilities in the rows `needed` [N] that have none yet (NaN)."""
+        rows = (needed & experience.old_logprobs.isnan().any(1) & experience.mask.any(1)).nonzero().squeeze(1)
+        old = experience.old_logprobs.clone()
+        # Ranks may miss different numbers of rows: every one takes part in the forwards.
+        if self.across_ranks(torch.tensor(len(rows))) > 0:
+            part = experience.select(rows) if len(rows) else experience.select(torch.tensor([0], device=self.device)).silent()
+            old[rows] = self.score(part, self.policy).logprobs[: len(rows)]
+        return replace(experience, old_logprobs=old)
+
+    @torch.no_grad()
+    def score(self, experience: Experience, policy: Policy, *, critic: bool = False) -> Scored:
+        """Teacher-forced log-probabilities [N, T] of the sampled tokens, and the critic's values."""
+        logprobs, values = torch.zeros_like(experience.advantages), torch.zeros_like(experience.advantages)
+        for micro, rows in self.microbatches(experience):
+            found = self.forwarded(micro, policy) if critic else policy(micro.tokens, micro.mask, temperature=self.temperature)
+            logprobs[rows, : found.logprobs.shape[1]] = found.logprobs[: len(rows)]
+            if found.values is not None:
+                values[rows, : found.values.shape[1]] = found.values[: len(rows)]
+        return Scored(logprobs, torch.zeros_like(logprobs), values)
+
+    def forwarded(self, micro: Experience, policy: Policy, *, entropy: bool = False) -> Scored:
+        """What policy and critic say of these rows. A critic that is a head on the policy's trunk is read in the same forward."""
+        head = self.critic if isinstance(self.critic, ValueHead) else None
+        scored: Scored = policy(micro.tokens, micro.mask, temperature=self.temperature, entropy=entropy, value_head=head)
+        return scored if self.critic is None or head is not None else scored._replace(values=self.critic(micro.tokens, micro.mask))
+
+    # The loss
+
+    def loss(self, micro: Experience, totals: Totals) -> Tensor:
+        weight = self.entropy_bonus.coefficient
+        logprobs, entropy, values = self.forwarded(micro, self.policy, entropy=weight != 0)
+        old = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
+        log_ratio = torch.where(micro.mask, logprobs - old, 0.0)
+        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
+        objective = surrogate.objective
+        if weight:
+            objective = objective + weight * entropy
+        if micro.ref_logprobs is not None and self.kl.where == "loss":
+            penalty = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+            objective = objective - self.kl.coefficient * penalty
+            self.meter.mean("train/kl_ref", penalty, micro.mask)
+        self.moved += record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped)
+        loss = -self.aggregation(objective, micro.mask, totals)
+        if values is not None and micro.returns is not None and micro.values is not None:
+            regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.value.clip)
+            self.meter.mean("train/value_loss", regression, micro.mask)
+            self.meter.mean("train/value_clip_fraction", clipped.double(), micro.mask)
+            loss = loss + self.value.coefficient * TokenMean()(regression, micro.mask, totals)
+        return loss

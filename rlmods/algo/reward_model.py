@@ -1,0 +1,105 @@
+"""Reward models from rankings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from rlmods.algo.comparison import assemble_comparison
+from rlmods.algo.measures import auc, calibration_error, correlation
+from rlmods.algo.offline import Offline, gathered
+from rlmods.metrics import Meter
+from rlmods.pairs import better, gaps, right
+from rlmods.policy.scalar import POOLINGS, ScalarModel, pool
+from rlmods.types import Comparison, Prompt, Totals, UserError
+
+
+class RewardModel(Offline):
+    """Score responses so that better ones score higher: the policy's trunk under a head of one number, trained with a `ranking` loss.
+
+    Reads `prompt.meta["candidates"]` and `["ranks"]`. The second stage of the classic road (InstructGPT, arXiv 2203.02155, section 3.5).
+    """
+
+    groups: ClassVar[tuple[str, ...]] = (*Offline.groups, "ranking")
+    recipe: ClassVar[dict[str, str]] = {"ranking": "bradley_terry"}
+    column: ClassVar[str] = "candidates"
+    needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
+
+    def __init__(self, *, ranking: Any, pooling: str = "last", centre: float = 0.0, zero_mean: bool = True, **shared: Any) -> None:
+        """
+        Args:
+            ranking: loss of each prompt's scores.
+            pooling: what of the numbers at the response's tokens is the score: `last` (end of text), `mean`, `sum`, `max` or `min`.
+            centre: weight of the squared sum of a prompt's scores, which keeps them around 0 (arXiv 2312.09244).
+            zero_mean: what is exported subtracts the mean score of the held-out responses (InstructGPT, section 3.5).
+
+        Raises:
+            UserError: an unknown pooling, a negative weight.
+        """
+        super().__init__(**shared)
+        if pooling not in POOLINGS:
+            raise UserError(f"algo.pooling={pooling}: one of {', '.join(POOLINGS)}")
+        if not centre >= 0:
+            raise UserError(f"algo.centre={centre}: must be at least 0")
+        self.ranking, self.pooling, self.centre, self.zero_mean = ranking, pooling, centre, zero_mean
+        self.scalar = ScalarModel.from_policy(self.policy)
+        del self.policy  # neither trained nor saved
+        self.scalar.facts.update(kind="reward", pooling=pooling, offset=0.0)
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        return {"reward_model": self.scalar}
+
+    def export(self, folder: Path) -> None:
+        self.scalar.export(folder)
+
+    def rows(self, prompts: Sequence[Prompt]) -> Comparison:
+        return assemble_comparison(prompts, self.scalar).to(self.device)
+
+    def scores(self, rows: Comparison) -> Tensor:
+        """Pooled numbers of each response [P, K]; 0 where there is none."""
+        return pool(self.scalar(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1), self.pooling).view(rows.rank.shape)
+
+    def objective(self, scores: Tensor, rows: Comparison) -> Tensor:
+        """Loss of each prompt [P]."""
+        loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
+        return loss + self.centre * scores.sum(1).square() if self.centre else loss
+
+    def loss(self, micro: Comparison, totals: Totals) -> Tensor:
+        scores, present = self.scores(micro), micro.mask.any(2)
+        each = self.objective(scores, micro)
+        self.meter.mean("train/loss", each, present.any(1))
+        self.meter.mean("train/pair_accuracy", right(gaps(scores, present)), better(micro.rank, present))
+        self.meter.mean("train/score", scores, present)
+        return each.sum() / totals.sequences
+
+    def measure(self, rows: Comparison) -> dict[str, float]:
+        meter, parts = Meter(self.device), []
+        for micro, _ in self.microbatches(rows):
+            scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
+            pairs, gap = better(micro.rank, present), gaps(scores, present)
+            meter.mean("val/loss", self.objective(scores, micro), present.any(1))
+            meter.mean("val/pair_accuracy", right(gap), pairs)
+            told = present & pairs.flatten(1).any(1)[:, None]
+            parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[told], (micro.rank == 0)[told]))
+        mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        gap, score, num_tokens, of_pairs, best = (torch.cat(ranks) for ranks in zip(*gathered(mine), strict=True))
+        if self.zero_mean:
+            self.scalar.facts["offset"] = float(score.double().mean())
+        both_ways = torch.cat([gap, -gap])
+        return meter.compute() | {
+            "val/auc": auc(of_pairs, best),
+            "val/calibration": calibration_error(both_ways.sigmoid(), torch.arange(len(both_ways)) < len(gap)),
+            "val/length_correlation": correlation(score, num_tokens),
+        }
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"offset": self.scalar.facts["offset"]}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        super().load_state(state)
+        self.scalar.facts["offset"] = state["offset"]

@@ -1,0 +1,9 @@
+"""Which of two responses is better."""
+
+from rlmods.judge.agreement import cohens_kappa
+from rlmods.judge.llm import LLM
+from rlmods.judge.neural import Neural
+from rlmods.judge.ranking import compare, rank, rankings
+from rlmods.judge.rule import Rule
+
+__all__ = ["LLM", "Neural", "Rule", "cohens_kappa", "compare", "rank", "rankings"]

@@ -1,0 +1,182 @@
+"""A language model's trunk with one number at every token: reward models, process reward models and critics."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from rlmods.ops import masked_mean, masked_sum, pack
+from rlmods.policy.base import Policy, checkpoint_activations, dropout_restored, without_dropout
+from rlmods.policy.text import Speaks, eos_ids
+from rlmods.types import UserError
+
+HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+
+POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "last": lambda x, mask: masked_sum(x, mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))),
+    "mean": masked_mean,
+    "sum": masked_sum,
+    "max": lambda x, mask: torch.where(mask, x, -torch.inf).amax(1).masked_fill(~mask.any(1), 0.0),
+    "min": lambda x, mask: torch.where(mask, x, torch.inf).amin(1).masked_fill(~mask.any(1), 0.0),
+}
+"""Numbers of the response's tokens to one number a row: `last` reads the end-of-text token, where there is one. 0 without tokens."""
+
+
+def find(source: str | Path) -> tuple[str, dict[str, Any]]:
+    """Where the files of a scalar model are, and its `facts` as far as they can be read without loading it (not on the hub).
+
+    `source` is a run directory (its `export/` is meant), a directory, or a hub name.
+
+    Raises:
+        UserError: there is no such directory, or no model with a scalar head in it.
+    """
+    folder = Path(source).expanduser()
+    if not folder.is_dir():
+        # An owner on the hub is no directory here: that is a run's name mistyped.
+        if HUB_NAME.fullmatch(str(source)) and not folder.parent.is_dir():
+            return str(source), {}
+        raise UserError(f"no reward model at {str(source)!r}: give a run, a directory or a hub name (train one with algo=reward_model)")
+    where = folder / "export" if (folder / "export").is_dir() else folder
+    if not (where / "config.json").is_file():
+        raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
+    config = json.loads((where / "config.json").read_text())
+    kinds = config.get("architectures") or ["nothing"]
+    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
+        raise UserError(f"{str(source)!r} holds {kinds[0]}, no reward model: train one with algo=reward_model")
+    return str(where), dict(config.get("rlmods") or {})
+
+
+def pool(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], how: str) -> Float[Tensor, " N"]:
+    """One number a row of the true slots, by one of `POOLINGS`."""
+    return POOLINGS[how](x, mask)
+
+
+class ScalarModel(Speaks, nn.Module):
+    """One number at every token: `head(hidden_t)`, which has read the tokens up to t and nothing after them.
+
+    On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`facts`:
+    how they are pooled, an offset) is kept in the same `config.json`. Dropout is off, as in a `Policy`.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
+        super().__init__()
+        self.model, self.tokenizer = model, tokenizer
+        self.dropout = without_dropout(model)
+        self.eos_ids = eos_ids(model, tokenizer)
+        self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+        self.gradient_checkpointing = gradient_checkpointing
+        if gradient_checkpointing:
+            checkpoint_activations(model)
+        if not isinstance(getattr(model, "score", None), nn.Linear) or model.score.out_features != 1:
+            raise UserError(f"{type(model).__name__} has no linear head with one output; choose another model")
+        self.eval()
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the numbers mean: plain values, kept in config.json."""
+        if not hasattr(self.model.config, "rlmods"):
+            self.model.config.rlmods = {}
+        found: dict[str, Any] = self.model.config.rlmods
+        return found
+
+    def forward(self, tokens: Int[Tensor, "N T"], attention: Bool[Tensor, "N T"] | None = None) -> Float[Tensor, "N T"]:
+        """`head(hidden)` at every token, float32. Rows are right-padded, which a causal model never sees; with `attention` (True on
+        tokens, False on padding) padding may stand on either side."""
+        positions = None if attention is None else (attention.long().cumsum(1) - 1).clamp(min=0)
+        mask = None if attention is None else attention.long()
+        device = tokens.device.type
+        with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
+            inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "use_cache": False}
+            hidden = self.model.base_model(**{k: v for k, v in inputs.items() if v is not None}).last_hidden_state
+        with torch.autocast(device, enabled=False):
+            weight = self.model.score.weight.float()
+            bias = None if self.model.score.bias is None else self.model.score.bias.float()
+            return nn.functional.linear(hidden.float(), weight, bias).squeeze(-1)
+
+    @torch.no_grad()
+    def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> Float[Tensor, "N T"]:
+        """The numbers of each (prompt ids, response ids) at its response's tokens, right-padded with NaN to the longest response.
+
+        Raises:
+            UserError: a row is longer than the model's context.
+        """
+        lengths = torch.tensor([len(prompt) + len(response) for prompt, response in rows])
+        out = torch.full((len(rows), max([1, *(len(response) for _, response in rows)])), torch.nan)
+        if len(rows) and int(lengths.max()) > self.context_length:
+            raise UserError(
+                f"a prompt and its response have {int(lengths.max())} of the reward model's tokens, and its context is "
+                f"{self.context_length}: type a smaller rollout.max_tokens, or choose another reward model"
+            )
+        for chunk in pack(lengths, token_budget) if len(rows) else []:
+            tokens = torch.full((len(chunk), int(lengths[chunk].max())), self.pad_id)
+            for i, row in enumerate(chunk.tolist()):
+                tokens[i, : lengths[row]] = torch.tensor([*rows[row][0], *rows[row][1]])
+            numbers = self(tokens.to(self.device)).cpu()
+            for i, row in enumerate(chunk.tolist()):
+                prompt, response = rows[row]
+                out[row, : len(response)] = numbers[i, len(prompt) : len(prompt) + len(response)]
+        return out
+
+    @staticmethod
+    def from_policy(policy: Policy) -> ScalarModel:
+        """A copy of the policy's trunk under a head of zeros: every number is 0 at first.
+
+        Raises:
+            UserError: transformers has no sequence classifier of this architecture.
+        """
+        from transformers import AutoModelForSequenceClassification
+
+        config = copy.deepcopy(policy.model.config)
+        config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
+        try:
+            model = AutoModelForSequenceClassification.from_config(config, dtype=policy.model.dtype)
+        except ValueError as error:
+            raise UserError(f"{type(policy.model).__name__} cannot carry a scalar head: {str(error).splitlines()[0]}") from error
+        model.config.pad_token_id = policy.pad_id  # only now: a layer that knows it would not train its embedding, be it the end of text
+        model.base_model.load_state_dict(policy.model.base_model.state_dict())
+        scalar = ScalarModel(model.to(policy.device), policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
+        for parameter in model.score.parameters():
+            nn.init.zeros_(parameter)
+        scalar.dropout = copy.deepcopy(policy.dropout)
+        return scalar
+
+    def export(self, folder: Path) -> None:
+        """Write the Hugging Face directory."""
+        with dropout_restored(self.model, self.dropout):
+            self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+    @staticmethod
+    def load(source: str | Path) -> ScalarModel:
+        """From a run directory (its `export/`), a directory, or a hub name; frozen, in float32.
+
+        Raises:
+            UserError: there is none, it does not load, or its head is missing or has not one output.
+        """
+        from safetensors import SafetensorError
+        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+        where, _ = find(source)
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(where)
+            model, info = AutoModelForSequenceClassification.from_pretrained(where, **options)
+        except (OSError, ValueError, SafetensorError) as error:
+            reason = str(error).strip().splitlines()[0]
+            raise UserError(f"cannot load a reward model from {str(source)!r} ({reason}); train one with algo=reward_model") from error
+        broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
+        if broken:
+            raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random numbers; train it again")
+        return ScalarModel(model, tokenizer).requires_grad_(False)

@@ -1,0 +1,45 @@
+"""Identity preference optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from rlmods.pairs import better, gaps, pair_mean
+from rlmods.preference.terms import log_ratio
+
+
+@dataclass(frozen=True)
+class IPO:
+    """(h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x): a gap to reach, where DPO's pull never ends.
+
+    IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Mean over all strict pairs of a ranking; ties contribute nothing."""
+
+    beta: float = 0.1
+    """How dear it is to leave the reference; above 0."""
+
+    needs_reference: ClassVar[bool] = True
+    needs_pairs: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ValueError(f"IPO: beta must be above 0, got {self.beta}")
+
+    def reward(
+        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
+    ) -> Float[Tensor, "P K"]:
+        """The implicit reward beta h."""
+        return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
+
+    def __call__(
+        self,
+        logprobs: Float[Tensor, "P K"],
+        ref_logprobs: Float[Tensor, "P K"] | None,
+        num_tokens: Int[Tensor, "P K"],
+        rank: Int[Tensor, "P K"],
+    ) -> Float[Tensor, " P"]:
+        gap = gaps(log_ratio(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
+        return pair_mean((gap - 1 / (2 * self.beta)).square(), better(rank, num_tokens > 0))

@@ -1,0 +1,50 @@
+"""Simple preference optimisation: no reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from rlmods.pairs import better, gaps, pair_mean
+from rlmods.preference.terms import per_token
+
+
+@dataclass(frozen=True)
+class SimPO:
+    """-log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|: what ranks responses is what generates them.
+
+    SimPO, arXiv:2405.14734, equation 6. Mean over all strict pairs of a ranking; ties contribute nothing."""
+
+    beta: float = 2.0
+    """Scale of the reward; above 0."""
+    gamma: float = 1.0
+    """By how much the better response should win, in units of the reward; at least 0."""
+
+    needs_reference: ClassVar[bool] = False
+    needs_pairs: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.beta > 0:
+            raise ValueError(f"SimPO: beta must be above 0, got {self.beta}")
+        if not self.gamma >= 0:
+            raise ValueError(f"SimPO: gamma must be at least 0, got {self.gamma}")
+
+    def reward(
+        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
+    ) -> Float[Tensor, "P K"]:
+        """The implicit reward r."""
+        return self.beta * per_token(logprobs, num_tokens)
+
+    def __call__(
+        self,
+        logprobs: Float[Tensor, "P K"],
+        ref_logprobs: Float[Tensor, "P K"] | None,
+        num_tokens: Int[Tensor, "P K"],
+        rank: Int[Tensor, "P K"],
+    ) -> Float[Tensor, " P"]:
+        gap = gaps(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
+        return pair_mean(-logsigmoid(gap - self.gamma), better(rank, num_tokens > 0))

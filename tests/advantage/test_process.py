@@ -1,0 +1,104 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rlmods.advantage import GroupNorm, Process
+from tests.batches import Batch, batch, batches, few
+from tests.reference import process
+
+
+def steps_of(b: Batch, seed: int = 0) -> Tensor:
+    """Some slots, true ones or not."""
+    return torch.rand(b.mask.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
+
+
+def last(mask: Tensor) -> Tensor:
+    return mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
+
+
+@few
+@given(batches, st.integers(0, 10**6), st.floats(1e-8, 1e-2), st.booleans())
+def test_equals_the_loop(b: Batch, seed: int, eps: float, unbiased: bool) -> None:
+    p, steps = b.poisoned(), steps_of(b, seed)
+    advantages = Process(eps, unbiased)(p.rewards, p.mask, p.group, None, steps).advantages
+    torch.testing.assert_close(advantages, process(b.rewards, b.mask, b.group, steps, eps, unbiased))
+
+
+def test_by_hand() -> None:
+    """Two answers of three and one steps: mean 0.5 and std sqrt(1/3) over all four; a token is paid for what is still to come."""
+    mask = torch.tensor([[True] * 6, [True, True, False, False, False, False]])
+    rewards, steps = torch.zeros(2, 6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
+    for i, t, r in ((0, 1, 1.0), (0, 3, 0.0), (0, 4, 1.0), (1, 1, 0.0)):
+        rewards[i, t], steps[i, t] = r, True
+    advantages = Process()(rewards, mask, torch.tensor([3, 3]), None, steps).advantages
+    unit = 0.5 / (1 / 3) ** 0.5
+    assert advantages[0].tolist() == pytest.approx([unit, unit, 0, 0, unit, 0], abs=1e-5)
+    assert advantages[1].tolist() == pytest.approx([-unit, -unit, 0, 0, 0, 0], abs=1e-5)
+
+
+def test_one_step_a_response_is_group_norm() -> None:
+    b = batch(9, 6, seed=3)
+    rewards = torch.where(last(b.mask), b.rewards, 0)
+    want = GroupNorm()(rewards, b.mask, b.group).advantages
+    assert want.abs().max() > 0.1
+    torch.testing.assert_close(Process()(rewards, b.mask, b.group, None, last(b.mask)).advantages, want)
+
+
+def test_every_step_of_the_group_counts_alike() -> None:
+    """Not a mean of each response's own mean: a long chain weighs more."""
+    rewards, group = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], dtype=torch.float64), torch.tensor([0, 0])
+    mask = torch.tensor([[True] * 3, [True, False, False]])
+    advantages = Process()(rewards, mask, group, None, mask).advantages
+    assert advantages[0].tolist() == pytest.approx([1.5, 1.0, 0.5], abs=1e-5)
+    assert advantages[1, 0].item() == pytest.approx(-1.5, abs=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_step_rewards_give_exactly_0(dtype: torch.dtype) -> None:
+    rewards, mask = torch.full((4, 5), 0.95, dtype=dtype), torch.ones(4, 5, dtype=torch.bool)
+    steps = torch.arange(5) % 2 == torch.tensor([[0], [0], [1], [1]])
+    assert (Process()(rewards, mask, torch.zeros(4, dtype=torch.long), None, steps).advantages == 0).all()
+
+
+def test_groups_go_by_id_and_an_unscored_response_leaves_its_group() -> None:
+    b = batch(9, 6, seed=3)
+    steps = steps_of(b)
+    whole = Process()(b.rewards, b.mask, b.group, None, steps).advantages
+    order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
+    shuffled = b.select(order)
+    torch.testing.assert_close(Process()(shuffled.rewards, shuffled.mask, shuffled.group, None, steps[order]).advantages, whole[order])
+    gone = b.mask.clone()
+    gone[2] = False
+    rest = torch.arange(9) != 2
+    left = Process()(b.rewards[rest], b.mask[rest], b.group[rest], None, steps[rest]).advantages
+    torch.testing.assert_close(Process()(b.rewards, gone, b.group, None, steps).advantages[rest], left)
+    assert not torch.allclose(left, whole[rest])
+
+
+def test_what_is_not_on_a_step_does_not_count() -> None:
+    b = batch(9, 6, seed=3)
+    steps = steps_of(b)
+    other = torch.where(steps, b.rewards, b.rewards + 5)
+    one, two = (Process()(r, b.mask, b.group, None, steps).advantages for r in (b.rewards, other))
+    assert torch.equal(one, two)
+
+
+def test_no_step_at_all_is_0() -> None:
+    b = batch(5, 4, seed=1)
+    assert (Process()(b.rewards, b.mask, b.group, None, torch.zeros_like(b.mask)).advantages == 0).all()
+
+
+def test_says_what_it_needs() -> None:
+    b = batch(2, 3, seed=0)
+    assert Process.needs_group
+    assert Process.needs_steps
+    with pytest.raises(ValueError, match="steps"):
+        Process()(b.rewards, b.mask, b.group)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
+def test_bad_fields_are_refused_by_name(bad: float) -> None:
+    with pytest.raises(ValueError, match="eps"):
+        Process(eps=bad)

@@ -1,0 +1,53 @@
+"""DPO on responses that the policy gives and a judge ranks."""
+
+import pytest
+import torch
+
+from rlmods.algo import Batch, OnlineDPO
+from rlmods.preference import Sigmoid
+
+from .worlds import SPLITS, attached, fit, learner
+
+
+def even_first(prompt, first, second):
+    """Prefers the text whose first character has an even code."""
+    a, b = ((ord(text[0]) % 2 == 0) if text else False for text in (first, second))
+    return 0.5 if a == b else float(a)
+
+
+def online(judge=even_first, **change):
+    return learner(OnlineDPO, **{"judge": judge, "preference": Sigmoid(), "batch": Batch(prompts=8, samples=6)} | change)
+
+
+def test_learns_what_the_judge_prefers():
+    rows = fit(online(), 15)
+    assert rows[0]["train/loss"] == pytest.approx(torch.tensor(2.0).log().item(), abs=1e-4)
+    assert rows[-1]["train/loss"] < 0.6
+
+
+def test_ranks_are_the_judges_and_equal_responses_count_once():
+    made = attached(online())
+    rows = made.ranked(SPLITS.train[:8])
+    for p in range(len(rows)):
+        said = [tuple(rows.tokens[p, k][rows.mask[p, k]].tolist()) for k in range(rows.rank.shape[1]) if rows.mask[p, k].any()]
+        assert len(said) == len(set(said)) > 1
+        texts = [made.policy.decode(tokens[:-1] if tokens[-1] in made.policy.eos_ids else tokens) for tokens in said]
+        for i, text in enumerate(texts):
+            for j, other in enumerate(texts):
+                if even_first(None, text, other) == 1.0:
+                    assert rows.rank[p, i] < rows.rank[p, j]
+
+
+def test_what_nobody_judged_carries_no_loss():
+    rows = fit(online(judge=lambda *_: None), 1)
+    assert rows[0]["train/unjudged_fraction"] == 1.0
+    assert rows[0]["train/skipped_steps"] == 1.0
+
+
+def test_reference_follows_in_rounds():
+    rows = fit(online(reference_every=2), 5)
+    two = torch.tensor(2.0).log().item()
+    losses = [row["train/loss"] for row in rows]
+    assert losses[0] == pytest.approx(two, abs=1e-4)
+    assert losses[2] == pytest.approx(two, abs=1e-4)
+    assert losses[1] != pytest.approx(two, abs=1e-3)

@@ -1,0 +1,131 @@
+"""A model that judges steps: where it reads, what it learns, what it leaves on disk."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.algo import Batch, ProcessRewardModel
+from rlmods.policy import ScalarModel
+from rlmods.reward import Process
+from rlmods.types import Experience, Prompt, Response, UserError
+
+from .offline import alone, close, gradients, padded, shuffled
+from .worlds import SPLITS, fit, learner
+
+
+def solved(name: str, steps: tuple[str, ...], labels: tuple[float, ...]) -> Prompt:
+    return Prompt(id=name, text="1+12=", meta={"steps": steps, "step_labels": labels})
+
+
+RAGGED = [
+    solved("0", ("1+2=3\n", "10+3=13\n", "<answer>13</answer>"), (1.0, 1.0, 1.0)),
+    solved("1", ("1+2=4\n", "<answer>14</answer>"), (0.0, 0.0)),
+    solved("2", ("1+2=3\n", "10+3=12\n", "12\n", "<answer>12</answer>"), (1.0, 0.25, 0.5, 0.0)),
+    solved("3", ("13",), (1.0,)),
+]
+
+
+def model(**change: Any) -> Any:
+    return learner(ProcessRewardModel, **{"rollout": None, "reward": None} | change)
+
+
+def opinionated() -> tuple[Any, Experience]:
+    made = alone(model())
+    made.scalar.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(0))
+    return made, made.rows(RAGGED)
+
+
+class TestRows:
+    def test_a_step_ends_at_its_last_token_and_the_last_one_at_the_end_of_text(self) -> None:
+        made, rows = opinionated()
+        for i, prompt in enumerate(RAGGED):
+            asked, steps = made.scalar.encode(prompt), prompt.meta["steps"]
+            said = [made.scalar.encode_response(step, finished=step is steps[-1]) for step in steps]
+            assert rows.tokens[i, : rows.lengths[i]].tolist() == asked + sum(said, [])
+            ends = [len(asked) + sum(map(len, said[: k + 1])) - 1 for k in range(len(said))]
+            assert rows.mask[i].nonzero().squeeze(1).tolist() == ends
+            assert rows.tokens[i, ends[-1]] == made.scalar.eos_id
+            assert rows.rewards[i, ends].tolist() == list(prompt.meta["step_labels"])
+        assert rows.counts.tolist() == [10, 4]
+
+    def test_an_empty_step_is_refused(self) -> None:
+        made = alone(model())
+        with pytest.raises(UserError, match="prompt 9: a step is empty"):
+            made.rows([solved("9", ("1\n", "", "2"), (1.0, 1.0, 1.0))])
+        assert made.rows([solved("9", ("1\n", ""), (1.0, 1.0))]).tokens[0, -1] == made.scalar.eos_id
+
+
+class TestLoss:
+    def test_equals_the_loop_in_value_and_gradient(self) -> None:
+        made, rows = opinionated()
+        have, loss = gradients(made, rows), torch.zeros(())
+        numbers = made.scalar(rows.tokens)
+        for i, t in rows.mask.nonzero().tolist():
+            p, label = 1 / (1 + torch.exp(-numbers[i, t])), rows.rewards[i, t]
+            loss = loss - (label * torch.log(p) + (1 - label) * torch.log(1 - p)) / 10
+        made.zero_grad()
+        loss.backward()
+        close(have, torch.cat([p.grad.flatten() for p in made.scalar.parameters()]))
+        assert made.meter.compute()["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+    def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
+        made, rows = opinionated()
+        want = gradients(made, rows)
+        close(gradients(made, padded(rows)), want)
+        close(gradients(made, shuffled(rows)), want)
+        for budget in (1, 60):
+            made.batch = replace(made.batch, token_budget=budget)
+            close(gradients(made, rows), want)
+        assert (gradients(made, rows.silent()) == 0).all()
+
+    def test_labels_elsewhere_than_at_step_ends_are_never_read(self) -> None:
+        made, rows = opinionated()
+        poisoned = replace(rows, rewards=rows.rewards.masked_fill(~rows.mask, torch.nan))
+        assert torch.equal(gradients(made, poisoned), gradients(made, rows))
+
+
+class TestHeldOut:
+    def test_metrics_are_those_of_the_steps(self) -> None:
+        made, rows = opinionated()
+        signs = [[1, 1, -1], [-1, 1], [1, -1, 1, -1], [1]]
+        numbers = torch.full(rows.mask.shape, torch.nan)
+        numbers[rows.mask] = torch.tensor([float(x * (i + 1)) for i, row in enumerate(signs) for x in row])
+        by_ids = {tuple(tokens): row for tokens, row in zip(rows.tokens.tolist(), numbers, strict=True)}
+        made.scalar.forward = lambda tokens: torch.stack([by_ids[tuple(row)] for row in tokens.tolist()])
+        found = made.measure(rows)
+        assert found["val/step_accuracy"] == pytest.approx(8 / 10)
+        assert found["val/first_error_accuracy"] == pytest.approx(3 / 4)
+        good, bad = [1, 1, -1, 3, 3, 4], [-2, 2, -3, -3]
+        wins = [1.0 if g > b else 0.5 * (g == b) for g in good for b in bad]
+        assert found["val/auc"] == pytest.approx(sum(wins) / len(wins))
+
+    def test_do_not_depend_on_the_token_budget(self) -> None:
+        made, rows = opinionated()
+        whole = made.measure(rows)
+        made.batch = replace(made.batch, token_budget=1)
+        assert made.measure(rows) == pytest.approx(whole, abs=1e-5)
+
+
+class TestTraining:
+    def test_learns_which_steps_are_right(self) -> None:
+        rows = fit(model(batch=Batch(prompts=4), validation_prompts=RAGGED), 25, splits=replace(SPLITS, train=RAGGED))
+        assert rows[-1]["val/auc"] == 1.0
+        assert rows[-1]["val/first_error_accuracy"] == 1.0
+        assert rows[-1]["val/loss"] < rows[0]["val/loss"]
+
+    def test_a_reward_reads_the_same_scores_from_disk(self, tmp_path: Path) -> None:
+        made = model(batch=Batch(prompts=4))
+        fit(made, 3, splits=replace(SPLITS, train=RAGGED, val=[]))
+        made.export(tmp_path / "export")
+        assert ScalarModel.load(tmp_path).facts == {"kind": "process"}
+        assert "policy" not in "".join(made.state_dict())
+        rows = made.rows(RAGGED)
+        want = made.scalar(rows.tokens).sigmoid()[rows.mask].tolist()
+        responses = [Response(prompt=p, text="".join(p.meta["steps"])) for p in RAGGED]
+        have = Process(str(tmp_path), aggregate="min")(responses).columns["steps"]
+        assert sum(have, []) == pytest.approx(want, abs=1e-5)

@@ -1,0 +1,213 @@
+"""Imitation of responses, alone and several to a row."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer
+from tokenizers import models as tokenizer_models
+from torch import Tensor
+from transformers import PreTrainedTokenizerFast
+
+from rlmods.algo import SFT, Batch
+from rlmods.algo.packing import check_packing, packed, place
+from rlmods.algo.sft import imitation, nll
+from rlmods.evaluation import Validation
+from rlmods.metrics import Meter
+from rlmods.policy import Policy
+from rlmods.policy.base import Scored
+from rlmods.rollout import Local
+from rlmods.types import Experience, Prompt, Totals, UserError
+from tests.policy.test_base import MODELS, llama
+from tests.policy.test_base import policy as small_policy
+
+from .offline import alone, close, gradients, padded, shuffled
+from .worlds import SPLITS, fit, learner, policy
+
+
+def prompts(*responses: str) -> list[Prompt]:
+    return [Prompt(id=str(i), text="1+" + "2" * i + "=", meta={"response": text}) for i, text in enumerate(responses)]
+
+
+RAGGED = prompts("3", "<answer>13</answer>", "222 and a little more", "0", "2 plus 2")
+
+
+def losses_of_transformers(made: Policy, rows: Experience) -> tuple[Tensor, Tensor]:
+    """`model(labels=...)`, labels -100 outside the mask, and its gradient."""
+    made.zero_grad()
+    attention = (torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]).long()
+    loss = made.model(input_ids=rows.tokens, attention_mask=attention, labels=rows.tokens.masked_fill(~rows.mask, -100)).loss
+    loss.backward()
+    return loss.detach(), torch.cat([p.grad.flatten() for p in made.parameters()])
+
+
+class TestRows:
+    def test_the_loss_is_on_the_response_and_the_end_of_text(self) -> None:
+        made = policy()
+        rows = imitation(RAGGED, made, version=3)
+        for i, prompt in enumerate(RAGGED):
+            asked, said = made.encode(prompt), made.encode_response(prompt.meta["response"])
+            assert said[-1] == made.eos_id
+            assert rows.tokens[i, : rows.lengths[i]].tolist() == asked + said
+            assert rows.tokens[i][rows.mask[i]].tolist() == said
+        assert (rows.version == 3).all()
+
+    def test_the_end_of_text_is_learned_also_where_it_is_the_padding_id(self) -> None:
+        """E4."""
+        made = policy()
+        made.tokenizer.pad_token = made.tokenizer.eos_token
+        rows = imitation(RAGGED, made, version=0)
+        assert rows.mask[torch.arange(5), rows.lengths - 1].all()
+        assert rows.mask.equal(imitation(RAGGED, policy(), version=0).mask)
+
+    def test_a_token_never_spans_prompt_and_response(self) -> None:
+        """G2: sampling starts from the prompt's own ids."""
+        inner = Tokenizer(tokenizer_models.BPE({"<eos>": 0, "2": 1, "=": 2, "4": 3, "=4": 4}, [("=", "4")]))
+        tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>")
+        assert tokenizer("2=4")["input_ids"] == [1, 4]
+        rows = imitation([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), version=0)
+        assert rows.tokens.tolist() == [[1, 2, 3, 0]]
+        assert rows.mask.tolist() == [[False, False, True, True]]
+
+
+class TestLoss:
+    @pytest.mark.parametrize("kind", MODELS)
+    def test_equals_that_of_transformers_in_value_and_gradient(self, kind: str) -> None:
+        """G6: nothing is shifted twice."""
+        made = alone(learner(SFT, policy=small_policy(MODELS[kind]())))
+        rows = imitation(RAGGED, made.policy, version=0)
+        loss, grad = losses_of_transformers(made.policy, rows)
+        close(gradients(made, rows), grad)
+        assert made.meter.compute()["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
+
+    def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
+        made = alone(learner(SFT))
+        rows = imitation(RAGGED, made.policy, version=0)
+        want = gradients(made, rows)
+        for budget in (1, 40):
+            made.batch = replace(made.batch, token_budget=budget)
+            close(gradients(made, rows), want)
+        close(gradients(made, padded(rows)), want)
+        close(gradients(made, shuffled(rows)), want)
+
+    def test_can_be_added_to_another_loss(self) -> None:
+        made = alone(learner(SFT))
+        rows, meter = imitation(RAGGED, made.policy, version=0), Meter()
+        close(gradients(made, rows, nll(made.policy, meter, "train/ptx")), gradients(made, rows))
+        assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
+
+
+class TestPacking:
+    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
+    @pytest.mark.parametrize("kind", MODELS)
+    def test_changes_neither_loss_nor_gradient(self, kind: str, attention: str) -> None:
+        """G7."""
+        model = MODELS[kind](attn_implementation=attention)
+        made = alone(learner(SFT, policy=small_policy(model), packing=True, pack_length=40))
+        seen = spied(made.policy)
+        rows = imitation(RAGGED, made.policy, version=0)
+        have, loss = gradients(made, rows), made.meter.compute()["train/loss"]
+        assert sum(x.numel() for x in seen) < 0.7 * rows.tokens.numel()
+        assert max(x.shape[1] for x in seen) <= 40
+        made.pack_length, made.meter = None, Meter()
+        want = gradients(made, rows)
+        assert want.norm() > 1e-2
+        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
+        assert loss == pytest.approx(made.meter.compute()["train/loss"], abs=1e-5)
+
+    def test_each_text_reads_itself_alone_from_its_first_token_on(self) -> None:
+        made = small_policy(MODELS["gpt2"]())
+        rows = imitation(RAGGED, made, version=0)
+        everything = torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]
+        have = packed(made, rows.lengths, 64)(rows.tokens, everything)
+        want = made(rows.tokens, everything)
+        for x, y in ((have.logprobs, want.logprobs), (have.entropy, want.entropy)):
+            torch.testing.assert_close(x, torch.where(everything, y, 0.0), rtol=0, atol=1e-5)
+
+    def test_rows_stay_as_they_are_where_it_saves_nothing(self) -> None:
+        made = policy()
+        rows = imitation(prompts("3", "33"), made, version=0)
+        seen = spied(made)
+        packed(made, rows.lengths, 8)(rows.tokens, rows.mask)
+        assert seen[0].equal(rows.tokens)
+
+    def test_places_are_disjoint_and_full_rows_come_first(self) -> None:
+        lengths = [3, 9, 4, 1, 12, 5]
+        row, start = place(lengths, 10)
+        assert place(lengths, 10) == place(lengths, 10)
+        for r in range(max(row) + 1):
+            spans = sorted((start[i], start[i] + lengths[i]) for i in range(6) if row[i] == r)
+            assert spans[0][0] == 0
+            assert all(end == begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+            assert spans[-1][1] <= 10 or len(spans) == 1
+        assert max(row) + 1 == 4
+
+    def test_a_model_whose_texts_see_each_other_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = small_policy()
+        check_packing(made)
+        right = Policy.forward
+        monkeypatch.setattr(Policy, "forward", lambda self, *x, positions=None: right(self, *x))
+        with pytest.raises(UserError, match=r"LlamaForCausalLM.*algo\.packing=false"):
+            fit(learner(SFT, policy=made, packing=True), 1)
+
+    def test_training_is_the_same(self) -> None:
+        found = [fit(learner(SFT, packing=packing, pack_length=64), 3) for packing in (False, True)]
+        for plain, dense in zip(*found, strict=True):
+            assert plain.get("train/loss") == pytest.approx(dense.get("train/loss"), abs=1e-4)
+
+    def test_no_length_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"algo\.pack_length=0"):
+            learner(SFT, packing=True, pack_length=0)
+
+
+class TestTraining:
+    def test_two_samples_are_learned_to_the_end(self) -> None:
+        """E4: a model that never learned to stop would go on until the limit."""
+        made = policy()
+        made.eos_ids = frozenset([made.eos_id])
+        made.tokenizer.pad_token = made.tokenizer.eos_token
+        two = prompts("<answer>1</answer>", "<answer>13</answer>.")
+        splits = replace(SPLITS, train=two, val=[])
+        rows = fit(learner(SFT, policy=made, batch=Batch(prompts=2)), 60, splits=splits)
+        assert rows[-1]["train/loss"] < 0.05
+        rollout = Local(max_tokens=20, temperature=0.0)
+        rollout.sync(made, iteration=0)
+        said = rollout.generate(two, samples=1, iteration=0)
+        assert [(r.text, r.finish) for r in said] == [(p.meta["response"], "stop") for p in two]
+
+    def test_held_out_loss_is_the_mean_over_tokens(self) -> None:
+        made = learner(SFT, validation_prompts=list(SPLITS.val), validation=Validation(max_prompts=5), batch=Batch(prompts=4, token_budget=60))
+        start = copy.deepcopy(made.policy)
+        rows = fit(made, 1)
+        want = losses_of_transformers(start, imitation(SPLITS.val[:5], start, version=0))[0].item()
+        assert rows[0]["val/loss"] == pytest.approx(want, abs=1e-5)
+        assert "val/accuracy" in rows[0]
+
+    def test_prompts_without_a_response_are_left_out(self) -> None:
+        bare = [replace(prompt, meta={}) for prompt in SPLITS.val]
+        made = learner(SFT, validation_prompts=bare)
+        assert "val/loss" not in fit(made, 1)[0]
+
+
+def spied(made: Policy) -> list[Tensor]:
+    """Token ids of every forward from now on."""
+    seen: list[Tensor] = []
+    right = made.forward
+
+    def forward(tokens: Tensor, mask: Tensor, **options: Any) -> Scored:
+        seen.append(tokens)
+        return right(tokens, mask, **options)
+
+    made.forward = forward  # type: ignore[method-assign]
+    return seen
+
+
+def test_totals_are_those_of_the_step() -> None:
+    made = alone(learner(SFT))
+    rows = imitation(RAGGED, made.policy, version=0)
+    one, two = (made.loss(rows, Totals(n, 1)).item() for n in (10, 20))
+    assert one == pytest.approx(2 * two)

@@ -1,0 +1,7 @@
+from rlmods.critic import NoCritic
+from tests.algo.worlds import learner, policy
+
+
+def test_makes_no_network():
+    assert NoCritic()(policy()) is None
+    assert list(learner().networks) == ["policy"]

@@ -1,0 +1,51 @@
+from collections import Counter
+
+import pytest
+
+from rlmods.data import Stories
+from rlmods.reward.accuracy import verify
+from rlmods.types import UserError
+
+
+@pytest.mark.parametrize("num_candidates", [2, 4])
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_one_candidate_is_right_and_may_be_anywhere(level, num_candidates):
+    part = Stories(level=level, num_train=1000, num_val=50, num_candidates=num_candidates)
+    splits = part()
+    for prompt in (*splits.train, *splits.val):
+        candidates, ranks = prompt.meta["candidates"], prompt.meta["ranks"]
+        assert len(set(candidates)) == len(ranks) == num_candidates
+        assert [verify(text, prompt.answer) for text in candidates] == [rank == 0 for rank in ranks]
+        assert candidates[ranks.index(0)] == prompt.meta["response"]
+        assert all(int(text) >= 0 for text in candidates)
+    best = Counter(prompt.meta["ranks"].index(0) for prompt in splits.train)
+    assert all(n == pytest.approx(1000 / num_candidates, rel=0.2) for n in best.values())
+    assert len(best) == num_candidates
+    assert splits == part()
+
+
+def test_candidates_change_nothing_else():
+    def asked(**fields):
+        splits = Stories(num_train=50, num_val=20, **fields)()
+        return [(p.id, p.messages, p.answer, p.meta["response"]) for p in (*splits.train, *splits.val)]
+
+    assert asked() == asked(num_candidates=5)
+
+
+def test_no_story_is_in_both_splits():
+    splits = Stories(num_train=300, num_val=100)()
+    train, val = ({p.messages[-1]["content"] for p in split} for split in (splits.train, splits.val))
+    assert (len(train), len(val)) == (300, 100)
+    assert not train & val
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"level": 4}, "data.level=4: choose from 1, 2, 3"),
+        ({"num_candidates": 10}, "data.num_candidates=10: must be a whole number from 1 to 9"),
+    ],
+)
+def test_mistakes(fields, message):
+    with pytest.raises(UserError, match=message):
+        Stories(**fields)()

@@ -1,0 +1,68 @@
+import re
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.data.worked import columns, slipped, worked
+
+OPERANDS = st.integers(0, 999)
+QUESTIONS = st.one_of(
+    st.builds("{}{}{}".format, OPERANDS, st.sampled_from("+-*"), OPERANDS),
+    st.builds("({}{}{})*{}".format, OPERANDS, st.sampled_from("+-*"), OPERANDS, st.integers(2, 9)),
+)
+
+
+def holds(step: str) -> bool:
+    question, value = step.rstrip("\n").split("=")
+    return eval(question) == int(value)
+
+
+@pytest.mark.parametrize(
+    ("question", "lines"),
+    [
+        ("7+8", "7+8=15"),
+        ("37+48", "7+8=15 30+40=70 70+15=85"),
+        ("52-37", "2-7=-5 50-30=20 20-5=15"),
+        ("12-345", "2-5=-3 10-40=-30 0-300=-300 -300-30=-330 -330-3=-333"),
+        ("37*8", "7*8=56 30*8=240 240+56=296"),
+        ("(3-45)*7", "3-5=-2 0-40=-40 -40-2=-42 -2*7=-14 -40*7=-280 -280-14=-294"),
+    ],
+)
+def test_goes_column_by_column(question, lines):
+    *written, answer = worked(question)
+    assert written == [f"{line}\n" for line in lines.split()]
+    assert answer == f"<answer>{eval(question)}</answer>"
+
+
+@given(number=st.integers(-99_999, 99_999))
+def test_columns_add_up_to_the_number(number):
+    assert sum(columns(number)) == number
+    assert [abs(x) // 10**place for place, x in enumerate(columns(number))] == [int(digit) for digit in str(abs(number))[::-1]]
+
+
+@given(question=QUESTIONS)
+def test_every_step_holds_and_the_last_answers_the_question(question):
+    *written, answer = worked(question)
+    assert all(map(holds, written))
+    assert answer == f"<answer>{eval(question)}</answer>"
+
+
+@given(question=QUESTIONS, seed=st.integers(0, 99))
+def test_one_step_is_wrong_and_what_follows_goes_on_from_it(question, seed):
+    steps, labels = slipped(question, Random(seed))
+    *written, answer = steps
+    wrong = labels.index(0.0)
+    assert labels == (1.0,) * wrong + (0.0,) * (len(steps) - wrong)
+    assert steps[:wrong] == worked(question)[:wrong]
+    assert [holds(step) for step in written] == [i != wrong for i in range(len(written))]
+    stated = int(re.fullmatch(r"<answer>(-?\d+)</answer>", answer)[1])
+    assert stated != eval(question)
+    assert written[-1].endswith(f"={stated}\n")
+    assert (steps, labels) == slipped(question, Random(seed))
+
+
+def test_any_calculation_may_be_the_wrong_one():
+    first = {slipped("37+48", Random(seed))[1].index(0.0) for seed in range(50)}
+    assert first == {0, 1, 2}

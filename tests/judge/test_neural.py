@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlmods.judge import Neural, rank
+from rlmods.policy import Tiny
+from rlmods.policy.scalar import ScalarModel
+from rlmods.types import Prompt, UserError
+
+PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "12345+67890="))]
+TEXTS = ["2", "<answer>3</answer>", "so it is two", "7" * 40]
+
+
+def saved(folder, *, pooling="last", seed=0):
+    torch.manual_seed(seed)
+    model = ScalarModel.from_policy(Tiny(pretrained=False, hidden_size=32, num_layers=2)())
+    torch.nn.init.normal_(model.model.score.weight)
+    model.facts["pooling"] = pooling
+    model.export(folder)
+    return ScalarModel.load(folder)
+
+
+def scores(model, prompt):
+    """One forward a response, no padding: at its end-of-text token."""
+    rows = [(model.encode(prompt), model.encode_response(text)) for text in TEXTS]
+    return [model(torch.tensor([[*p, *r]]))[0, -1].item() for p, r in rows]
+
+
+class TestNeural:
+    def test_prefers_what_the_model_scores_higher(self, tmp_path):
+        model = saved(tmp_path)
+        judge = Neural(str(tmp_path))
+        for prompt in PROMPTS:
+            want = scores(model, prompt)
+            assert len({round(score, 4) for score in want}) == len(TEXTS)
+            assert rank(judge, prompt, TEXTS) == [sorted(want, reverse=True).index(score) for score in want]
+            assert judge(prompt, TEXTS[0], TEXTS[1]) == float(want[0] > want[1]) == 1 - judge(prompt, TEXTS[1], TEXTS[0])
+
+    def test_a_verdict_does_not_depend_on_what_else_is_judged(self, tmp_path):
+        saved(tmp_path)
+        judge = Neural(str(tmp_path))
+        pairs = [(prompt, a, b) for prompt in PROMPTS for a in TEXTS for b in TEXTS]
+        assert judge.compare(pairs) == [judge(*pair) for pair in pairs]
+        assert judge.compare(pairs[::-1]) == judge.compare(pairs)[::-1]
+
+    def test_pools_as_the_model_was_trained_to(self, tmp_path):
+        mean = saved(tmp_path / "mean", pooling="mean")
+        prompt, (a, b, *_) = PROMPTS[0], TEXTS
+        rows = [(mean.encode(prompt), mean.encode_response(text)) for text in (a, b)]
+        want = [mean(torch.tensor([[*p, *r]]))[0, len(p) :].mean().item() for p, r in rows]
+        assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(want[0] > want[1])
+
+    def test_scores_that_are_close_are_a_tie(self, tmp_path):
+        first, second, *_ = scores(saved(tmp_path), PROMPTS[0])
+        gap = abs(first - second)
+        assert Neural(str(tmp_path), tie=1.01 * gap)(PROMPTS[0], *TEXTS[:2]) == 0.5
+        assert Neural(str(tmp_path), tie=0.99 * gap)(PROMPTS[0], *TEXTS[:2]) == float(first > second)
+
+    def test_loads_when_first_asked(self, tmp_path, monkeypatch):
+        saved(tmp_path)
+        loaded = []
+        real = ScalarModel.load
+        monkeypatch.setattr(ScalarModel, "load", staticmethod(lambda source: loaded.append(source) or real(source)))
+        judge = Neural(str(tmp_path))
+        assert not loaded
+        assert rank(judge, PROMPTS[0], TEXTS) == rank(judge, PROMPTS[0], TEXTS)
+        assert len(loaded) == 1
+
+    @pytest.mark.parametrize(
+        ("fields", "word"),
+        [
+            ({}, "judge.model=RUN_OR_DIRECTORY"),
+            ({"model": "/nowhere/run"}, "no reward model at '/nowhere/run'"),
+            ({"model": "owner/name", "tie": -1.0}, "judge.tie=-1.0"),
+        ],
+    )
+    def test_refuses(self, fields, word):
+        with pytest.raises(UserError, match=word):
+            Neural(**fields)

@@ -1,0 +1,59 @@
+from __future__ import annotations
+
+import pytest
+from hydra import compose, initialize_config_dir
+
+from rlmods.judge import Rule, rank
+from rlmods.make import make
+from rlmods.options import CONF
+from rlmods.reward import Accuracy, Format
+from rlmods.types import Prompt, UserError
+
+PROMPT = Prompt(id="0", text="1+1=", answer="2")
+RIGHT, WRONG = "<answer>2</answer>", "<answer>3</answer>"
+
+
+class TestRule:
+    def test_the_right_answer_wins(self):
+        judge = Rule()
+        assert judge(PROMPT, RIGHT, WRONG) == 1.0
+        assert judge(PROMPT, WRONG, RIGHT) == 0.0
+        assert judge(PROMPT, RIGHT, "so it is <answer>2.0</answer>") == 0.5
+        assert judge(PROMPT, WRONG, "<answer>4</answer>") == 0.5
+
+    def test_without_a_gold_answer_there_is_no_verdict(self):
+        assert Rule()(Prompt(id="0", text="1+1="), RIGHT, WRONG) is None
+
+    def test_any_reward_will_do(self):
+        judge = Rule(reward=Format(style="answer"))
+        assert judge(PROMPT, "2", WRONG) == 0.0
+        assert not judge.needs_answer
+        assert Rule().needs_answer
+        assert Rule(reward=lambda responses: [float(r.prompt.meta["want"] in r.text) for r in responses])(
+            Prompt(id="0", text="?", meta={"want": "b"}), "abc", "xyz"
+        )
+
+    def test_scores_that_are_close_are_a_tie(self):
+        judge = Rule(reward=lambda responses: [float(r.text) for r in responses], tie=0.25)
+        assert [judge(PROMPT, "1", x) for x in ("1.2", "1.25", "1.3", "0.7")] == [0.5, 0.5, 0.0, 1.0]
+
+    def test_ranking_grades_each_candidate_once(self):
+        graded: list[str] = []
+
+        def score(responses):
+            graded.extend(r.text for r in responses)
+            return [float(r.text) for r in responses]
+
+        assert rank(Rule(reward=score), PROMPT, ["1", "4", "3", "2"]) == [3, 0, 1, 2]
+        assert sorted(graded) == ["1", "2", "3", "4"]
+
+    @pytest.mark.parametrize(("fields", "word"), [({"tie": -1.0}, "judge.tie=-1.0"), ({"reward": {"weight": 1}}, r"\+reward@judge.reward")])
+    def test_refuses(self, fields, word):
+        with pytest.raises(UserError, match=word):
+            Rule(**fields)
+
+    @pytest.mark.parametrize(("typed", "kind"), [([], Accuracy), (["+reward@judge.reward=format"], Format)])
+    def test_from_the_command_line(self, typed, kind):
+        with initialize_config_dir(str(CONF), version_base="1.3"):
+            judge = make(compose("train", ["judge=rule", *typed]).judge, "judge")
+        assert isinstance(judge.scorer, kind)

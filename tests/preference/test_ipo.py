@@ -1,0 +1,43 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.preference import IPO
+from tests.batches import few, gradient
+from tests.preference.losses import both, call
+from tests.preference.test_sigmoid import golden, golden_pairs
+from tests.rankings import Rankings, rankings
+from tests.test_golden import GOLDEN
+
+
+@few
+@given(rankings, st.floats(0.01, 2))
+def test_equals_the_loop(r: Rankings, beta: float) -> None:
+    fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
+
+    def loss(p: int, i: int, j: int) -> torch.Tensor:
+        return ((slow[p, i] - slow[p, j]) - (r.ref_logprobs[p, i] - r.ref_logprobs[p, j]) - 1 / (2 * beta)) ** 2
+
+    have, want = call(IPO(beta), r, fast), r.over_pairs(loss)
+    torch.testing.assert_close(have, want)
+    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+
+
+@golden
+def test_golden() -> None:
+    assert call(IPO(0.1), golden_pairs()).mean().item() == pytest.approx(GOLDEN["preference"]["ipo_sum_tau_0p1"], abs=1e-6)
+
+
+def test_nothing_pulls_once_the_gap_is_reached() -> None:
+    logprobs, ref = torch.tensor([[-2.0, -7.0]], dtype=torch.float64), torch.full((1, 2), -4.0, dtype=torch.float64)
+    r = Rankings(logprobs, ref, torch.ones(1, 2, dtype=torch.long), torch.tensor([[0, 1]]), torch.zeros(1))
+    value, grad = both(IPO(0.1), r)
+    assert (value == 0).all()
+    assert (grad == 0).all()
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
+def test_bad_fields_are_refused_by_name(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta"):
+        IPO(beta)

@@ -1,0 +1,52 @@
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.preference import KTO
+from tests.batches import few, gradient
+from tests.preference.losses import KL, call
+from tests.rankings import Rankings, ranking, rankings
+
+
+@few
+@given(rankings, st.floats(0.01, 3), st.floats(0.5, 2), st.floats(0.5, 2))
+def test_equals_the_loop(r: Rankings, beta: float, desirable: float, undesirable: float) -> None:
+    fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
+    want = []
+    for p in range(len(r.rank)):
+        there = [k for k in range(r.rank.shape[1]) if r.present[p, k]]
+        total = torch.zeros((), dtype=torch.float64)
+        for k in there:
+            z = beta * (slow[p, k] - r.ref_logprobs[p, k] - KL)
+            good = r.rank[p, k] == 0
+            value = (desirable if good else undesirable) / (1 + torch.exp(-z if good else z))
+            total = total + (desirable if good else undesirable) - value
+        want.append(total / max(1, len(there)))
+    have = call(KTO(beta, desirable, undesirable), r, fast)
+    torch.testing.assert_close(have, torch.stack(want))
+    torch.testing.assert_close(gradient(have.sum(), fast), gradient(torch.stack(want).sum(), slow))
+
+
+def test_a_pair_is_the_mean_of_two_labelled_responses() -> None:
+    r = replace(ranking(5, 2, seed=4), num_tokens=torch.ones(5, 2, dtype=torch.long), rank=torch.tensor([[0, 1]] * 5))
+    halves = [call(KTO(), r.candidates(torch.tensor([k]))) for k in (0, 1)]
+    torch.testing.assert_close(call(KTO(), r), sum(halves) / 2)
+
+
+def test_the_kl_moves_the_point_of_reference_and_has_no_gradient() -> None:
+    r = replace(ranking(1, 1, seed=4), num_tokens=torch.ones(1, 1, dtype=torch.long), rank=torch.zeros(1, 1, dtype=torch.long))
+    kl = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
+    logprobs = (r.ref_logprobs + 2.0).requires_grad_()
+    loss = KTO()(logprobs, r.ref_logprobs, r.num_tokens, r.rank, kl)
+    assert loss.item() == pytest.approx(0.5)
+    assert torch.autograd.grad(loss.sum(), [kl, logprobs], allow_unused=True)[0] is None
+
+
+@pytest.mark.parametrize("field", ["beta", "desirable_weight", "undesirable_weight"])
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
+def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+    with pytest.raises(ValueError, match=field):
+        KTO(**{field: bad})

@@ -1,0 +1,39 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.preference import ORPO
+from tests.batches import few, gradient
+from tests.preference.losses import call
+from tests.rankings import Rankings, rankings
+
+
+@few
+@given(rankings, st.floats(0.01, 3))
+def test_equals_the_loop(r: Rankings, beta: float) -> None:
+    fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
+
+    def odds(p: int, k: int) -> torch.Tensor:
+        probability = torch.exp(slow[p, k] / r.num_tokens[p, k])
+        return probability / (1 - probability)
+
+    want = beta * r.over_pairs(lambda p, i, j: torch.log(1 + odds(p, j) / odds(p, i)))
+    for p in range(len(r.rank)):
+        best = [k for k in range(r.rank.shape[1]) if r.present[p, k] and r.rank[p, k] == 0]
+        want = want + torch.eye(len(r.rank), dtype=torch.float64)[p] * sum(-slow[p, k] / r.num_tokens[p, k] / len(best) for k in best)
+    have = call(ORPO(beta), r, fast)
+    torch.testing.assert_close(have, want)
+    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+
+
+def test_reward_is_the_scaled_log_odds() -> None:
+    logprobs = torch.tensor([[-1.2]], dtype=torch.float64)
+    p = torch.tensor(-0.4, dtype=torch.float64).exp()
+    assert ORPO(0.5).reward(logprobs, None, torch.tensor([[3]])).item() == pytest.approx(0.5 * (p / (1 - p)).log().item())
+
+
+@pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
+def test_bad_fields_are_refused_by_name(beta: float) -> None:
+    with pytest.raises(ValueError, match="beta"):
+        ORPO(beta)

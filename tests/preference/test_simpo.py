@@ -1,0 +1,35 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.preference import SimPO
+from tests.batches import few, gradient
+from tests.preference.losses import call
+from tests.rankings import Rankings, ranking, rankings
+
+
+@few
+@given(rankings, st.floats(0.01, 3), st.floats(0, 2))
+def test_equals_the_loop(r: Rankings, beta: float, gamma: float) -> None:
+    fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
+
+    def loss(p: int, i: int, j: int) -> torch.Tensor:
+        h = beta * slow[p, i] / r.num_tokens[p, i] - beta * slow[p, j] / r.num_tokens[p, j] - gamma
+        return torch.log(1 + torch.exp(-h))
+
+    have, want = call(SimPO(beta, gamma), r, fast), r.over_pairs(loss)
+    torch.testing.assert_close(have, want)
+    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+
+
+def test_a_response_twice_as_long_with_twice_the_log_probability_is_as_good() -> None:
+    r = ranking(4, 3, seed=3)
+    longer = Rankings(r.logprobs * 2, r.ref_logprobs, r.num_tokens * 2, r.rank, r.margin)
+    torch.testing.assert_close(call(SimPO(), r), call(SimPO(), longer))
+
+
+@pytest.mark.parametrize("bad", [{"beta": 0.0}, {"beta": float("nan")}, {"gamma": -0.1}])
+def test_bad_fields_are_refused_by_name(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        SimPO(**bad)

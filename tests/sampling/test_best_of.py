@@ -1,0 +1,39 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.sampling import BestOf
+from tests.batches import few
+
+NAN = float("nan")
+ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([NAN, -1.0, 0.0, 0.5, 1.0, 2.0])), min_size=1, max_size=20)
+
+
+@few
+@given(ROWS, st.integers(1, 4), st.sampled_from([-1.0, 0.5, 1.0]))
+def test_equals_the_loop(rows: list[tuple[int, float]], k: int, threshold: float) -> None:
+    keep = BestOf(k, threshold)(torch.tensor([s for _, s in rows]), torch.tensor([g for g, _ in rows]))
+    want = set()
+    for group in {g for g, _ in rows}:
+        passed = [(-s, i) for i, (g, s) in enumerate(rows) if g == group and s >= threshold]
+        want |= {i for _, i in sorted(passed)[:k]}
+    assert {i for i, kept in enumerate(keep.tolist()) if kept} == want
+
+
+def test_by_hand() -> None:
+    scores = torch.tensor([1.0, 0.2, 1.0, NAN, 0.9, 0.4, 0.6])
+    group = torch.tensor([7, 5, 7, 7, 5, 9, 5])
+    assert BestOf()(scores, group).tolist() == [True, False, False, False, True, False, False]
+    assert BestOf(k=2)(scores, group).tolist() == [True, False, True, False, True, False, True]
+    assert BestOf(k=9, threshold=0.0)(scores, group).tolist() == [True, True, True, False, True, True, True]
+
+
+def test_nothing_scored_nothing_kept() -> None:
+    assert not BestOf(threshold=-torch.inf)(torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)).any()
+    assert BestOf()(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
+
+
+def test_bad_fields_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="k must"):
+        BestOf(k=0)
