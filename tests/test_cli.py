@@ -213,7 +213,7 @@ class TestPlugins:
     def test_options_show_in_help(self, plugins, tmp_path):
         result = train(tmp_path, "--help", plugins=plugins, small=False)
         assert result.code == 0
-        groups = dict(line.strip().split(": ", 1) for line in result.out.splitlines() if ": " in line)
+        groups = dict(line.strip().split(": ", 1) for line in reversed(result.out.splitlines()) if ": " in line)
         assert {"dapo", "grpo", "sft"} <= set(groups["algo"].split(", "))
         for option in OPTIONS:
             group, name = option.split("/")

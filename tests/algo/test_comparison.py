@@ -1,7 +1,6 @@
 """Candidates to tensors."""
 
 import pytest
-import torch
 
 from rlmods.algo import DPO, SFT, ProcessRewardModel, RewardModel
 from rlmods.algo.comparison import assemble_comparison, mismatched

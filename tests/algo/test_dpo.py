@@ -223,7 +223,9 @@ class TestTraining:
         assert known == pytest.approx(sum(right) / len(right))
 
 
-@pytest.mark.parametrize(("change", "message"), [({"reference": "none"}, r"algo\.reference=none"), ({"sft_coefficient": -1.0}, "sft_coefficient")])
+@pytest.mark.parametrize(
+    ("change", "message"), [({"reference": "none"}, r"algo\.reference=none"), ({"sft_coefficient": -1.0}, "sft_coefficient")]
+)
 def test_bad_settings_are_refused_by_name(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         dpo(**change)

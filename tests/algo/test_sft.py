@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -142,7 +143,7 @@ class TestPacking:
         for r in range(max(row) + 1):
             spans = sorted((start[i], start[i] + lengths[i]) for i in range(6) if row[i] == r)
             assert spans[0][0] == 0
-            assert all(end == begin for (_, end), (begin, _) in zip(spans, spans[1:], strict=False))
+            assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans))
             assert spans[-1][1] <= 10 or len(spans) == 1
         assert max(row) + 1 == 4
 
@@ -180,7 +181,8 @@ class TestTraining:
         assert [(r.text, r.finish) for r in said] == [(p.meta["response"], "stop") for p in two]
 
     def test_held_out_loss_is_the_mean_over_tokens(self) -> None:
-        made = learner(SFT, validation_prompts=list(SPLITS.val), validation=Validation(max_prompts=5), batch=Batch(prompts=4, token_budget=60))
+        batch, validation = Batch(prompts=4, token_budget=60), Validation(max_prompts=5)
+        made = learner(SFT, validation_prompts=list(SPLITS.val), validation=validation, batch=batch)
         start = copy.deepcopy(made.policy)
         rows = fit(made, 1)
         want = losses_of_transformers(start, imitation(SPLITS.val[:5], start, version=0))[0].item()

@@ -22,6 +22,8 @@ PAD, EOS_A, EOS_B = 0, 1, 2
 class TinyPolicy(Policy):
     """Token id i is the character chr(64 + i). Unlike `Policy`, it leaves the checkpoint's dropout on."""
 
+    pad_id = 0
+
     def __init__(self, model: Any, *, eos: Sequence[int] = (EOS_A, EOS_B), pad: int = PAD, context: int = 128) -> None:
         nn.Module.__init__(self)
         self.model = model
