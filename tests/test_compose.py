@@ -152,7 +152,10 @@ RULES = {
         (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
     ],
     "_scale": [
-        (("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"), "scale one reward a response"),
+        (
+            ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
+            "scale one reward a response",
+        ),
     ],
     "_minibatches": [
         (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
