@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import is_dataclass
 from typing import TYPE_CHECKING, Any
 
+from rlmods.reward import Neural
+
 if TYPE_CHECKING:
     from rlmods.compose import Plan
 
@@ -45,6 +47,17 @@ def _scale(plan: Plan) -> str | None:
     scaled = plan.config.algo.get("normalize_reward", False) or plan.config.algo.get("clip_reward", None) is not None
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward a response, and this reward gives one a step: drop them"
+    return None
+
+
+def _rounds(plan: Plan) -> str | None:
+    if not getattr(plan.algorithm, "trains_reward_model", False):
+        return None
+    name, terms = plan.config.algo.name, getattr(plan.parts["reward"], "terms", {})
+    if not any(isinstance(term["reward"], Neural) for term in terms.values()):
+        return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
+    if plan.config.algo.reference_every is None:
+        return f"algo={name} works in rounds of so many iterations: type algo.reference_every=20"
     return None
 
 
@@ -135,6 +148,10 @@ def _values(plan: Plan) -> str | None:
         "reference_every": ((int, type(None)), some),
         "ptx_coefficient": ((int, float), number),
         "ptx_rows": ((int,), some),
+        "refresh_prompts": ((int,), some),
+        "refresh_lr": ((int, float), positive),
+        "refresh_epochs": ((int,), some),
+        "refresh_rows": ((int,), some),
     }
     words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
     for key, (types, (holds, bound)) in rules.items():
@@ -168,6 +185,6 @@ def _precision(plan: Plan) -> str | None:
 
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
-    _protocols, _values, _group_size, _critic, _steps, _scale, _ptx, _minibatches, _prompts, _answers, _columns, _temperature, _truncation,
-    _precision,
+    _protocols, _values, _group_size, _critic, _steps, _scale, _rounds, _ptx, _minibatches, _prompts, _answers, _columns, _temperature,
+    _truncation, _precision,
 )  # fmt: skip

@@ -16,6 +16,7 @@ from rlmods.compose import Plan
 from rlmods.policy import Tiny
 from rlmods.run import name
 from rlmods.types import Prompt, UserError
+from tests.reward import models
 
 CONF = Path(__file__).parents[1] / "conf"
 ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
@@ -62,8 +63,8 @@ class TestEveryOption:
             assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.groups)
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
-    def test_an_algorithm_alone_is_fine(self, algo: str) -> None:
-        made = plan(f"algo={algo}")
+    def test_an_algorithm_alone_is_fine(self, algo: str, tmp_path: Path) -> None:
+        made = plan(*alone(algo, tmp_path))
         assert made.label == algo
         assert made.choices["algo"] == algo
         assert {group: made.choices[group] for group in made.algorithm.recipe} == made.algorithm.recipe
@@ -77,13 +78,19 @@ class TestEveryOption:
         assert {type(c).__name__ for c in trainer.callbacks} >= {"Progress", "Samples", "IterationCheckpoint"}
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
-    def test_a_learner_comes_out(self, algo: str) -> None:
-        learner = plan(f"algo={algo}", "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
+    def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
+        learner = plan(*alone(algo, tmp_path), "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
         assert learner.name == algo
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
         assert len(learner.validation_prompts) == 8
+
+
+def alone(algo: str, folder: Path) -> list[str]:
+    """What to type to get it, and nothing more."""
+    needed = {"iterative_grpo": lambda: ["reward=neural", f"reward.terms.neural.reward.model={models.save(folder / 'rm')}"]}
+    return [f"algo={algo}", *needed.get(algo, list)()]
 
 
 class TestLabel:
@@ -150,6 +157,13 @@ RULES = {
     "_steps": [
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, and reward=math gives one a response"),
         (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
+    ],
+    "_rounds": [
+        (("algo=iterative_grpo",), "algo=iterative_grpo trains the reward model in rounds: type reward=neural reward.terms.neural"),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.reference_every=null"),
+            "algo=iterative_grpo works in rounds of so many iterations: type algo.reference_every=20",
+        ),
     ],
     "_scale": [
         (

@@ -8,6 +8,7 @@ from rlmods.algo.dr_grpo import DrGRPO
 from rlmods.algo.gmpo import GMPO
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.gspo import GSPO
+from rlmods.algo.iterative_grpo import IterativeGRPO
 from rlmods.algo.online_dpo import OnlineDPO
 from rlmods.algo.ppo import PPO, PPOKL
 from rlmods.algo.process_reward_model import ProcessRewardModel
@@ -36,6 +37,7 @@ __all__ = [
     "SFT",
     "Batch",
     "DrGRPO",
+    "IterativeGRPO",
     "Learner",
     "OnlineDPO",
     "PolicyGradient",

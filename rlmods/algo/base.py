@@ -105,6 +105,7 @@ class PolicyGradient(Improvement):
         """Experience of one batch of prompts with its credit, and the rows of groups that stay."""
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
+        self.observe(responses)
         with self.timed("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
         group = torch.arange(len(prompts)).repeat_interleave(self.batch.samples) + self.draws * len(prompts)
@@ -130,6 +131,9 @@ class PolicyGradient(Improvement):
         self.samples += record.rows(responses, scores, experience, chosen, self.iteration + 1)
         self.sampled_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
         return experience, keep
+
+    def observe(self, responses: Sequence[Response]) -> None:
+        """All that was sampled, prompt-major."""
 
     def with_greedy_baseline(self, prompts: Sequence[Prompt], experience: Experience) -> Experience:
         """The reward of a greedy answer to each prompt as `values`, on every token of the responses to it.

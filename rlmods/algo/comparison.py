@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlmods.policy.scalar import ScalarModel, pool
 from rlmods.policy.text import Speaks
 from rlmods.types import Comparison, Prompt
 
@@ -44,6 +45,12 @@ def stack(
             mask[p, k, len(asked[p]) : lengths[p, k]] = True
             rank[p, k] = ranks[p][k]
     return Comparison(tokens=tokens, mask=mask, lengths=lengths, rank=rank, margin=margin)
+
+
+def scored(network: ScalarModel, rows: Comparison) -> Tensor:
+    """Pooled numbers of each response [P, K], without the offset; 0 where there is none."""
+    numbers, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
+    return pool(numbers, mask, network.facts.get("pooling", "last")).view(rows.rank.shape)
 
 
 def mismatched(rows: Comparison, context_length: int) -> Comparison:

@@ -9,12 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from rlmods.algo.comparison import assemble_comparison
+from rlmods.algo.comparison import assemble_comparison, scored
 from rlmods.algo.measures import auc, calibration_error, correlation
 from rlmods.algo.offline import Offline, gathered
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right
-from rlmods.policy.scalar import POOLINGS, ScalarModel, pool
+from rlmods.policy.scalar import POOLINGS, ScalarModel
 from rlmods.types import Comparison, Prompt, Totals, UserError
 
 
@@ -45,7 +45,7 @@ class RewardModel(Offline):
             raise UserError(f"algo.pooling={pooling}: one of {', '.join(POOLINGS)}")
         if not centre >= 0:
             raise UserError(f"algo.centre={centre}: must be at least 0")
-        self.ranking, self.pooling, self.centre, self.zero_mean = ranking, pooling, centre, zero_mean
+        self.ranking, self.centre, self.zero_mean = ranking, centre, zero_mean
         self.scalar = ScalarModel.from_policy(self.policy)
         del self.policy  # neither trained nor saved
         self.scalar.facts.update(kind="reward", pooling=pooling, offset=0.0)
@@ -62,7 +62,7 @@ class RewardModel(Offline):
 
     def scores(self, rows: Comparison) -> Tensor:
         """Pooled numbers of each response [P, K]; 0 where there is none."""
-        return pool(self.scalar(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1), self.pooling).view(rows.rank.shape)
+        return scored(self.scalar, rows)
 
     def objective(self, scores: Tensor, rows: Comparison) -> Tensor:
         """Loss of each prompt [P]."""

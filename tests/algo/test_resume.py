@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlmods.advantage import EMA, GAE, Accept
-from rlmods.algo import DPO, PPO, RFT, SFT, Batch, OnlineDPO, ProcessRewardModel, RewardModel
+from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.critic import Separate, Shared
 from rlmods.data import Arithmetic
@@ -20,8 +20,10 @@ from rlmods.kl import Adaptive, Penalty
 from rlmods.preference import IPO, KTO, Sigmoid
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.ratio import KLPenalty, LogLikelihood
+from rlmods.reward import Neural, WeightedSum
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import Schedule
+from tests.reward.models import save
 
 from .worlds import fit, learner, policy
 
@@ -61,6 +63,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "dpo precomputed": {"kind": DPO, "preference": IPO(), "reference": "precomputed"},
     "kto": {"kind": DPO, "preference": KTO(), "batch": Batch(prompts=4, minibatches=2), "sft_coefficient": 0.1},
     "online_dpo": {"kind": OnlineDPO, "preference": Sigmoid(), "judge": longer, "reference_every": 2},
+    "iterative_grpo": {
+        "kind": IterativeGRPO,
+        "kl": Penalty("k3", 0.1, "loss"),
+        "judge": longer,
+        "ranking": BradleyTerry(),
+        "reference_every": 2,
+        "refresh_prompts": 4,
+    },
     "reward_model": {"kind": RewardModel, "rollout": None, "reward": None, "ranking": BradleyTerry(), "batch": Batch(prompts=4)},
     "reward_model held out": {
         "kind": RewardModel,
@@ -103,7 +113,10 @@ class CtrlC(L.Callback):
 
 def run(variant: str, folder, *callbacks: L.Callback, resume=None) -> tuple[Any, Tape, list[dict[str, Any]]]:
     """Six iterations, less where a callback stops them, of a learner that nothing was done with before."""
-    made = learner(**copy.deepcopy(VARIANTS[variant]))
+    change = copy.deepcopy(VARIANTS[variant])
+    if change.get("kind") is IterativeGRPO:
+        change["reward"] = WeightedSum({"neural": {"reward": Neural(save(folder / "reward_model"))}})
+    made = learner(**change)
     tape = Tape()
     checkpoint = IterationCheckpoint(folder, every=0)
     rows = fit(made, 6, callbacks=(tape, checkpoint, *callbacks), resume=resume, splits=SMALL)
@@ -142,6 +155,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     assert identical(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
     assert identical(resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict())
     assert identical(resumed.state(), straight.state())
+    assert straight.state()["controllers"].get("refresh", {"trained": True})["trained"]
 
 
 def test_reference_is_where_training_began(tmp_path):
