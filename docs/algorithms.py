@@ -57,10 +57,10 @@ ONLINE = (
     "rft",
 )
 ROWS = [
-    *(Row(f"algo={name} trainer.max_iterations=60") for name in ("ppo", "ppo_kl", *ONLINE)),
-    Row("algo=online_dpo optimizer.lr=1e-4 trainer.max_iterations=60"),
+    *(Row(f"algo={name} trainer.max_iterations=40") for name in ("ppo", "ppo_kl", *ONLINE)),
+    Row("algo=online_dpo optimizer.lr=1e-4 trainer.max_iterations=40"),
     Row("algo=dpo batch.prompts=64 optimizer.lr=5e-5 trainer.max_iterations=120"),
-    Row("algo=sft optimizer.lr=1e-4 trainer.max_iterations=60"),
+    Row("algo=sft optimizer.lr=1e-4 trainer.max_iterations=40"),
     Row("experiment=tiny_reward_model", "val/pair_accuracy"),
     Row("experiment=tiny_process_reward_model", "val/step_accuracy"),
 ]

@@ -1,9 +1,10 @@
 """The whole road on two CPU cores: `make rlhf`, or `python docs/rlhf.py [FOLDER]` (needs the extra rlmods[plot]).
 
 A policy is fine-tuned on demonstrations, a third of them wrong. It answers sums, a judge ranks its answers, and from these preferences
-alone come four more policies: PPO against a reward model with and without a KL penalty, DPO, and rejection-sampling fine-tuning. The gold
-reward (is the sum right?) is measured and never paid. Every stage is one command, printed before it runs; stages that have finished are not
-run again, so the same command goes on after an interruption. Leaves `table.md`, `results.json` and `rlhf.png` in FOLDER.
+alone come four more policies: PPO against a reward model with and without a KL penalty, DPO, and rejection sampling (fine-tuning on the
+preferred answers). The gold reward (is the sum right?) is measured and never paid. Every stage is one command, printed before it runs;
+stages that have finished are not run again, so the same command goes on after an interruption. Leaves `table.md`, `results.json` and
+`rlhf.png` in FOLDER.
 """
 
 from __future__ import annotations
@@ -23,13 +24,15 @@ import matplotlib.pyplot as plt
 from rich.console import Console
 from rich.table import Table
 
+from rlmods.data import Arithmetic
+
 TRAIN = str(Path(__file__).resolve().parents[1] / "train.py")
 COMPARED = {
     "sft": ("SFT, the start of the others", "#64748b"),
     "ppo": ("PPO, KL penalty", "#2563eb"),
     "ppo_without_kl": ("PPO, no KL penalty", "#dc2626"),
     "dpo": ("DPO", "#16a34a"),
-    "rft": ("rejection sampling", "#9333ea"),
+    "rft": ("rejection sampling: SFT on the preferred", "#9333ea"),
 }
 """Runs in the table and the plot."""
 COLUMNS = {
@@ -50,7 +53,7 @@ PANELS = {
 def stages(folder: Path) -> dict[str, list[str]]:
     """Name and arguments of every stage, in order."""
     start = ["policy=hf", f"policy.name={folder}/sft/export"]
-    pairs = ["data=preferences", f"data.train={folder}/labelled.jsonl", *start]
+    pairs = ["data=preferences", f"data.train={folder}/labelled.jsonl", f"data.val={folder}/held_out.jsonl", *start]
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
     prompts = ["data.num_train=16000"]
     ppo = ["algo=ppo", *start, *proxy, *prompts, "optimizer.lr=7e-5", "critic.lr=5e-4", "trainer.max_iterations=60"]
@@ -59,6 +62,7 @@ def stages(folder: Path) -> dict[str, list[str]]:
         return [TRAIN, *overrides, f"run_dir={folder}/{name}", "resume=auto"]
 
     demonstrations = ["data.wrong_fraction=0.35", "data.num_train=1280", "batch.prompts=64", "optimizer.lr=1e-4"]
+    imitated = ["batch.prompts=64", "trainer.max_iterations=100"]
     rankings = ["batch.prompts=96", "optimizer.lr=5e-4", "schedule=cosine", "schedule.warmup=30"]
     return {
         "sft": train("sft", "algo=sft", *demonstrations, "trainer.max_iterations=20"),
@@ -68,10 +72,16 @@ def stages(folder: Path) -> dict[str, list[str]]:
         "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=320", "validation.every=40"),
         "ppo": train("ppo", *ppo, "kl.coefficient=1"),
         "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
-        "dpo": train("dpo", "algo=dpo", *pairs, *proxy, "batch.prompts=64", "optimizer.lr=5e-5", "trainer.max_iterations=100"),
-        "rft": train("rft", "algo=rft", *start, *proxy, *prompts, "sampling.threshold=0", "advantage.threshold=0", "sampling.k=2",
-                     "optimizer.lr=1e-4", "trainer.max_iterations=40"),
+        "dpo": train("dpo", "algo=dpo", *pairs, *proxy, *imitated, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"),
+        "rft": train("rft", "algo=sft", *pairs, *proxy, *imitated, "optimizer.lr=1e-4"),
     }  # fmt: skip
+
+
+def write_held_out(path: Path) -> None:
+    """The sums that every run is validated on, as rankings like those that are trained on."""
+    names = ("id", "prompt", "answer", "candidates", "ranks")
+    rows = [(p.id, p.text, p.answer, p.meta["candidates"], p.meta["ranks"]) for p in Arithmetic(num_candidates=4)().val]
+    path.write_text("".join(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows))
 
 
 def measurement(folder: Path, name: str) -> list[str]:
@@ -91,6 +101,7 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
+    write_held_out(folder / "held_out.jsonl")
     minutes, measured = json_file(folder / "minutes.json"), json_file(folder / "results.json")
     for name, arguments in stages(folder).items():
         if name not in minutes:

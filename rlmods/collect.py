@@ -18,7 +18,6 @@ what decided it: `model`, `weights`, `data`, `sampling`. Prints one JSON object 
 
 from __future__ import annotations
 
-import hashlib
 import re
 import sys
 from collections import Counter
@@ -32,7 +31,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.command import Output, command, configuration, find_policy, progress
+from rlmods.command import Output, command, configuration, find_policy, fingerprint, progress
 from rlmods.make import block, make
 from rlmods.policy import Policy
 from rlmods.policy.hf import load
@@ -71,7 +70,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     Raises:
         UserError: a user's mistake.
     """
-    model, saved = (None, None) if source is None else find_policy(source)
+    model, saved = (None, None) if source is None else find_policy(source, overrides)
     config = configuration(overrides, saved=saved, of_the_run=OF_THE_RUN, settings=Settings)
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
     batch, rollout = block(config.batch, "batch", Batch), make(config.rollout, "rollout")
@@ -117,14 +116,6 @@ def similarity(first: str, second: str) -> float:
     count. 1 for equal texts, 0 for texts that share no pair; symmetric, and unlike an index of words it sees their order."""
     p, q = (set(pairwise(["", *re.findall(r"\w+|[^\w\s]", text.casefold()), ""])) for text in (first, second))
     return len(p & q) / len(p | q)
-
-
-def fingerprint(policy: Policy) -> str:
-    """Tells the weights of one policy from another's: the start of every parameter goes into it, and training changes all of those."""
-    digest = hashlib.blake2b(digest_size=8)
-    for parameter in policy.parameters():
-        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _is_count(value: Any) -> bool:

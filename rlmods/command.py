@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +15,12 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich import progress as bars
 from rich.console import Console
+from torch import nn
 
 from rlmods import plugins
 from rlmods.main import plain_errors, quiet
@@ -44,12 +48,15 @@ def command(arguments: Sequence[str], manual: str | None, action: Callable[[], d
         sys.exit("interrupted")
 
 
-def find_policy(source: str) -> tuple[str | Path, Path | None]:
+def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path, Path | None]:
     """What to load of a run, a directory or a hub name; and the configuration of the run, if it is one.
 
     Raises:
-        UserError: a run that has not exported its policy.
+        UserError: a run that has not exported its policy, or an override that names another policy.
     """
+    for typed in overrides:
+        if re.match(r"[+~]*policy\b", typed):
+            raise UserError(f"{typed}: the policy is {source}; drop one of the two")
     run = Path(source).expanduser()
     saved = run / "config.yaml"
     if not saved.is_file():
@@ -68,22 +75,34 @@ def configuration(
     Raises:
         UserError: what Hydra says of an override.
     """
-    defaults = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
+    extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
+    typed = {override.lstrip("+~").split("=")[0] for override in overrides}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            config = hydra_compose("train", [*defaults, *overrides])
             if saved is not None:
-                groups = {override.lstrip("+~").split("=")[0] for override in overrides}
-                OmegaConf.set_struct(config, False)
-                run = OmegaConf.load(saved)
-                assert isinstance(run, DictConfig)
-                for key in set(of_the_run) - groups:
-                    config[key] = run[key]
-                config.merge_with_dotlist([o for o in overrides if "." in o.split("=")[0]])
+                ConfigStore.instance().store("of_a_run", _of_a_run(saved, set(of_the_run) - typed))
+            config = hydra_compose("train" if saved is None else "of_a_run", [*extra, *overrides])
     except HydraException as error:
         raise UserError(" ".join(str(error).split())) from error
     assert isinstance(config, DictConfig)
     return config
+
+
+def fingerprint(network: nn.Module) -> str:
+    """Tells the weights of one network from another's: the start of every parameter goes into it, and training changes all of those."""
+    digest = hashlib.blake2b(digest_size=8)
+    for parameter in network.parameters():
+        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _of_a_run(saved: Path, keys: set[str]) -> dict[str, Any]:
+    """The primary configuration, in which these groups and settings are those of a run: overrides then mean what they mean in training."""
+    usual, run = (OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "train.yaml", saved))
+    assert isinstance(usual, dict)
+    assert isinstance(run, dict)
+    groups = [entry for entry in usual.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
+    return {"defaults": [*groups, "_self_"], **usual, **{key: run[key] for key in keys if key in run}}
 
 
 class Output:

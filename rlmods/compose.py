@@ -26,6 +26,11 @@ PARTS = ("rollout", "reward", "judge", "preference", "ranking", "sampling", "adv
 """Groups whose options are made into parts and given to the algorithm that names them."""
 BLOCKS = {"batch": Batch, "validation": Validation}
 """Settings that are not swapped, only set."""
+OBJECTIVE = (
+    "entropy_coefficient", "target_entropy", "overlong_filter", "normalize_reward", "clip_reward", "reference_every", "replay_fraction",
+    "ptx_coefficient", "target_kl", "sft_coefficient", "centre",
+)  # fmt: skip
+"""Settings of `algo` that change what is optimised: a run that sets one departs from the recipe."""
 TOP = (
     "data", "policy", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", *BLOCKS,
     "seed", "run_dir", "resume",
@@ -58,7 +63,9 @@ class Plan:
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = make(config.policy, "policy")()
         fit(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
-        fit_responses(policy, self.splits.train, self.algorithm.needs_columns)
+        columns = self.algorithm.needs_columns
+        held_out = [prompt for prompt in self.splits.val if all(column in prompt.meta for column in columns)]
+        fit_responses(policy, (*self.splits.train, *held_out), columns)
         fit_responses(policy, self.ptx, ("response",))
         build = make(config.algo, "algo", partial=True)
         learner: Learner = build(
@@ -157,7 +164,7 @@ def label(algorithm: type[Learner], name: str, choices: Mapping[str, str], overr
     """`dapo`, or `dapo[ratio=symmetric,ratio.low=0.1]` where the run departs from the paper's recipe."""
     swapped = [f"{group}={choices[group]}" for group, paper in algorithm.recipe.items() if choices.get(group, paper) != paper]
     tuned = [typed for typed in overrides if typed.split(".")[0] in algorithm.recipe and "." in typed.split("=")[0]]
-    tuned += [typed for typed in overrides if typed.split("=")[0] in ("algo.entropy_coefficient", "algo.overlong_filter")]
+    tuned += [typed for typed in overrides if typed.split("=")[0].removeprefix("algo.") in OBJECTIVE and typed.startswith("algo.")]
     return f"{name}[{','.join([*swapped, *tuned])}]" if swapped or tuned else name
 
 

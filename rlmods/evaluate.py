@@ -51,7 +51,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     Raises:
         UserError: a user's mistake.
     """
-    model, saved = find_policy(source)
+    model, saved = find_policy(source, overrides)
     config = configuration(overrides, saved=saved, of_the_run=OF_THE_RUN, settings=Settings)
     splits = make(config.data, "data")()
     if not splits.val:

@@ -116,8 +116,9 @@ def with_settings(rollout: Any, **settings: Any) -> Any:
 
 def correctness(scores: Scores) -> Tensor:
     """What sampling decides by, [N] in float64: unshaped correctness where a reward that is paid knows it, else the total score; NaN where
-    unscored."""
-    source = scores.values if scores.correct is None or scores.monitored else scores.correct
+    there is none."""
+    known = [None] * len(scores.values) if scores.correct is None or scores.monitored else scores.correct
+    source = [None if value is None else value if right is None else right for value, right in zip(scores.values, known, strict=True)]
     return torch.tensor([math.nan if x is None else float(x) for x in source], dtype=torch.float64)
 
 

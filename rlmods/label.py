@@ -27,8 +27,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlmods.command import Output, command, configuration, dropped_beside, progress
-from rlmods.judge import cohens_kappa, rankings
+from rlmods.command import Output, command, configuration, dropped_beside, fingerprint, progress
+from rlmods.judge import Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.make import make
 from rlmods.run.journal import read_rows
@@ -69,7 +69,9 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     assert isinstance(facts, dict)
     if getattr(judge, "needs_answer", False) and all(row.get("answer") is None for row in rows):
         raise UserError(f"{source}: the judge compares with gold answers, and no row has one: type judge=neural or judge=llm")
-    output = Output(path, {"judge": {key: value for key, value in facts.items() if key not in FREE}})
+    weights = {"weights": [fingerprint(network) for network in judge.scorer.networks]} if isinstance(judge, Neural) else {}
+    settled = {key: value for key, value in facts.items() if key not in FREE} | weights
+    output = Output(path, {"judge": settled, "keep_ties": settings.keep_ties})
     left = _left(rows, output)
     with progress("judging", len(left)) as tell:
         for start in range(0, len(left), AT_ONCE):

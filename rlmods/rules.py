@@ -17,6 +17,8 @@ def _group_size(plan: Plan) -> str | None:
     for group in ("advantage", "sampling"):
         if group in plan.parts and samples < 2 and (getattr(plan.parts[group], "needs_group", False)):
             return f"{group}={plan.choices.get(group)} compares answers to one prompt, and batch.samples={samples}: type batch.samples=8"
+    if "judge" in plan.parts and samples < 2:
+        return f"a judge compares answers to one prompt, and batch.samples={samples}: type batch.samples=4"
     return None
 
 
@@ -45,8 +47,17 @@ def _steps(plan: Plan) -> str | None:
 
 def _scale(plan: Plan) -> str | None:
     scaled = plan.config.algo.get("normalize_reward", False) or plan.config.algo.get("clip_reward", None) is not None
+    if scaled and hasattr(plan.parts.get("advantage"), "threshold"):
+        chosen = plan.choices.get("advantage")
+        return f"algo.normalize_reward and algo.clip_reward move rewards, and advantage={chosen} compares them with a threshold: drop them"
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward a response, and this reward gives one a step: drop them"
+    return None
+
+
+def _reference(plan: Plan) -> str | None:
+    if plan.config.algo.get("reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
+        return f"algo.reference_every moves the reference, and kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
     return None
 
 
@@ -85,12 +96,13 @@ def _prompts(plan: Plan) -> str | None:
 
 
 def _answers(plan: Plan) -> str | None:
-    if not getattr(plan.parts.get("reward"), "needs_answer", False):
-        return None
-    for prompt in (*plan.splits.train, *plan.splits.val):
-        if prompt.answer is None:
-            chosen = plan.choices.get("reward")
-            return f"reward={chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN"
+    for group in ("reward", "judge"):
+        if not getattr(plan.parts.get(group), "needs_answer", False):
+            continue
+        for prompt in (*plan.splits.train, *plan.splits.val):
+            if prompt.answer is None:
+                chosen = f"{group}={plan.choices.get(group)}"
+                return f"{chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN"
     return None
 
 
@@ -108,6 +120,25 @@ def _columns(plan: Plan) -> str | None:
         for prompt in plan.splits.train:
             if column not in prompt.meta:
                 return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"
+    return None
+
+
+def _preferences(plan: Plan) -> str | None:
+    preference, ranking, algo = plan.parts.get("preference"), plan.parts.get("ranking"), plan.config.algo
+    if "judge" in plan.parts and algo.get("reference", "live") != "live":
+        return f"algo.reference={algo.reference}: what the policy will say is not known before, so type algo.reference=live"
+    if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
+        return "this preference loss estimates a KL from responses to other prompts of the optimizer step: type batch.minibatches=1"
+    if "candidates" not in plan.algorithm.needs_columns:
+        return None
+    rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
+    if getattr(preference, "needs_pairs", ranking is not None) and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
+        other = "type preference=kto, which learns from verdicts" if preference is not None else "give pairs or rankings: data.train=FILE"
+        return f"algo={algo.name} compares responses to one prompt, and no row of the data prefers one to another: {other}"
+    if getattr(ranking, "margin", False) and not any(prompt.meta.get("margin") is not None for prompt in rows):
+        return "ranking.margin=true, and the data has no margin: type ranking.margin=false"
+    if algo.get("zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
+        return "algo.zero_mean=true takes the mean score of held-out responses, and there are none: type algo.zero_mean=false"
     return None
 
 
@@ -138,6 +169,7 @@ def _values(plan: Plan) -> str | None:
     rules: dict[str, tuple[tuple[type, ...], tuple[Callable[[Any], bool], str]]] = {
         "entropy_coefficient": ((int, float), number),
         "target_entropy": ((int, float, type(None)), positive),
+        "entropy_rate": ((int, float), positive),
         "target_kl": ((int, float, type(None)), positive),
         "overlong_filter": ((bool,), (lambda x: True, "")),
         "normalize_reward": ((bool,), (lambda x: True, "")),
@@ -185,6 +217,6 @@ def _precision(plan: Plan) -> str | None:
 
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
-    _protocols, _values, _group_size, _critic, _steps, _scale, _rounds, _ptx, _minibatches, _prompts, _answers, _columns, _temperature,
-    _truncation, _precision,
+    _protocols, _values, _group_size, _critic, _steps, _scale, _reference, _rounds, _ptx, _minibatches, _prompts, _answers,
+    _columns, _preferences, _temperature, _truncation, _precision,
 )  # fmt: skip

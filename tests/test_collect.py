@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods import collect as module
-from rlmods.collect import collect, fingerprint, sift, similarity
+from rlmods.collect import collect, sift, similarity
+from rlmods.command import fingerprint
 from rlmods.policy import Tiny
 from rlmods.policy.hf import load
 from rlmods.rollout import Local

@@ -62,6 +62,30 @@ class TestConfiguration:
 
 
 class TestFindPolicy:
+    def test_overrides_mean_what_they_mean_in_training(self, tmp_path):
+        """They apply to the run's own options, not to the usual ones."""
+        saved = tmp_path / "config.yaml"
+        typed = ["reward=math", "data=jsonl", "data.train=a.jsonl", "batch.prompts=3"]
+        OmegaConf.save(OmegaConf.masked_copy(configuration(typed), ["reward", "data", "batch"]), saved)
+        more = ["data.train=b.jsonl", "~reward.terms.format", "+reward@reward.terms.mine.reward=accuracy", "++batch.samples=5"]
+        config = configuration(more, saved=saved, of_the_run=("reward", "data", "batch"))
+        assert (config.data._target_, config.data.train) == ("rlmods.data.Jsonl", "b.jsonl")
+        assert (config.batch.prompts, config.batch.samples) == (3, 5)
+        assert "format" not in config.reward.terms
+        assert config.reward.terms.mine.reward._target_ == "rlmods.reward.Accuracy"
+        assert not [key for key in config if not str(key).isidentifier()]
+
+    def test_a_typo_is_refused(self, tmp_path):
+        saved = tmp_path / "config.yaml"
+        OmegaConf.save(OmegaConf.masked_copy(configuration([]), ["data"]), saved)
+        with pytest.raises(UserError, match="levle"):
+            configuration(["data.levle=3"], saved=saved, of_the_run=("data",))
+
+    @pytest.mark.parametrize("typed", ["policy=smollm2", "policy.name=x", "+policy.x=1"])
+    def test_a_second_policy_is_refused(self, typed):
+        with pytest.raises(UserError, match="the policy is RUN; drop one"):
+            find_policy("RUN", ["seed=1", typed])
+
     def test_of_a_run_a_folder_and_the_hub(self, tmp_path):
         assert find_policy("owner/name") == ("owner/name", None)
         assert find_policy(str(tmp_path)) == (str(tmp_path), None)

@@ -104,6 +104,8 @@ class TestLabel:
             (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
             (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
             (("algo=grpo",), "grpo"),
+            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
+            (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
         ],
@@ -149,6 +151,7 @@ RULES = {
     "_group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+        (("algo=online_dpo", "batch.samples=1"), "a judge compares answers to one prompt, and batch.samples=1: type batch.samples=4"),
     ],
     "_critic": [
         (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
@@ -158,6 +161,17 @@ RULES = {
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, and reward=math gives one a response"),
         (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
     ],
+    "_preferences": [
+        (("algo=online_dpo", "algo.reference=precomputed"), "what the policy will say is not known before, so type algo.reference=live"),
+        (("algo=dpo", "preference=kto", "batch.minibatches=32"), "other prompts of the optimizer step: type batch.minibatches=1"),
+        (("algo=dpo", "data.num_candidates=1"), "no row of the data prefers one to another: type preference=kto"),
+        (("algo=reward_model", "data.num_candidates=1"), "no row of the data prefers one to another: give pairs or rankings"),
+        (("algo=reward_model", "ranking.margin=true"), "the data has no margin: type ranking.margin=false"),
+        (("algo=reward_model", "data.num_val=0"), "there are none: type algo.zero_mean=false"),
+    ],
+    "_reference": [
+        (("algo.reference_every=2",), "algo.reference_every moves the reference, and kl=none has none: type kl=loss, or drop it"),
+    ],
     "_rounds": [
         (("algo=iterative_grpo",), "algo=iterative_grpo trains the reward model in rounds: type reward=neural reward.terms.neural"),
         (
@@ -166,6 +180,8 @@ RULES = {
         ),
     ],
     "_scale": [
+        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
+        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
         (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
             "scale one reward a response",
@@ -199,6 +215,8 @@ class TestRules:
         few = ("data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
         assert "type data.answer=COLUMN" in refused(*few, "data.answer=null")
         assert plan(*few, "data.answer=null", "reward=format").label == "dapo"
+        message = refused("algo=online_dpo", *few, "data.answer=null", "reward=format")
+        assert message.startswith("judge=rule compares with a gold answer")
 
     def test_responses(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
@@ -210,6 +228,9 @@ class TestRules:
         assert plan(*few, "data.response=said").label == "sft"
         assert "learns from preferences" in refused("algo=dpo", *few[1:])
         assert "learns from labelled steps" in refused("algo=process_reward_model", *few[1:])
+
+    def test_a_verdict_is_enough_for_kto(self) -> None:
+        assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"
 
     def test_ptx(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"

@@ -61,8 +61,8 @@ class TestCorrectness:
     def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
         have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
         assert have.dtype == torch.float64
-        assert have.isnan().tolist() == [False, True, False]
-        assert have[[0, 2]].tolist() == [1.0, 0.0]
+        assert have.tolist() == [1.0, 0.9, 0.0], "where correctness is unknown, the reward speaks for itself"
+        assert correctness(Scores([0.1, None], correct=[None, True])).isnan().tolist() == [False, True]
 
     def test_is_the_total_where_nobody_is_paid_for_it(self) -> None:
         have = correctness(Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True))

@@ -12,6 +12,7 @@ from rlmods import label as module
 from rlmods.data import Preferences
 from rlmods.judge import Rule
 from rlmods.label import kappa, label
+from rlmods.policy import ScalarModel
 from rlmods.run.journal import read_rows
 from rlmods.types import UserError
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
@@ -165,6 +166,22 @@ class TestInterruption:
         with pytest.raises(UserError, match=r"began with judge\..*another out=FILE"):
             label(source, [f"out={out}", *typed])
         assert out.read_bytes() == before
+
+    def test_another_choice_about_ties_is_refused(self, source, tmp_path):
+        label(source, [f"out={tmp_path}/out.jsonl"])
+        with pytest.raises(UserError, match="keep_ties=True"):
+            label(source, [f"out={tmp_path}/out.jsonl", "keep_ties=false"])
+
+    def test_a_reward_model_that_was_trained_on_is_another_judge(self, tmp_path):
+        typed = ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"]
+        saved(tmp_path / "model")
+        source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])
+        label(source, typed)
+        network = ScalarModel.load(tmp_path / "model")
+        network.model.score.weight.data.add_(1.0)
+        network.export(tmp_path / "model" / "export" if (tmp_path / "model" / "export").is_dir() else tmp_path / "model")
+        with pytest.raises(UserError, match=r"began with judge\.weights"):
+            label(source, typed)
 
     def test_other_candidates_are_refused(self, source, tmp_path):
         out = tmp_path / "out.jsonl"

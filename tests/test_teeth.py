@@ -7,23 +7,32 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.advantage import GroupNorm
+from rlmods.advantage import GAE, GroupNorm
 from rlmods.aggregation import TokenMean
-from rlmods.algo import PolicyGradient
+from rlmods.algo import DPO, Learner, PolicyGradient
 from rlmods.ops import masked_sum
-from rlmods.policy import Policy
+from rlmods.policy import Policy, ScalarModel
+from rlmods.preference import KTO, Sigmoid
+from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.ratio import Clipped
 from rlmods.rollout import Local
+from rlmods.types import Totals
 
-from .advantage import test_group_norm
+from .advantage import test_gae, test_group_norm
 from .aggregation import test_token_mean
+from .algo import test_dpo, test_ppo, test_reward_model
 from .algo import test_policy_gradient as loop
 from .algo.worlds import collected, learner
 from .batches import batch
+from .preference import test_kto, test_sigmoid
+from .ranking import test_bradley_terry, test_plackett_luce
+from .rankings import ranking
 from .ratio import test_clipped
 
 RAGGED = batch(8, 7, seed=1)
 """One of the batches that hypothesis draws."""
+RANKED = ranking(4, 4, seed=1)
+"""One of the rankings."""
 
 
 def the_loop_of_the_paper(module: Any, *given: Any) -> Callable[[], None]:
@@ -34,6 +43,17 @@ def the_loop_of_the_paper(module: Any, *given: Any) -> Callable[[], None]:
 def sampler_and_trainer_agree() -> None:
     rows = collected(learner(rollout=Local(max_tokens=8, temperature=0.6)))
     torch.testing.assert_close(rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+
+
+def halved(loss: Any) -> Any:
+    return lambda micro, totals: loss(micro, Totals(2 * totals.tokens, totals.sequences))
+
+
+def pays_twice(right: Any, self: Any, *x: Any) -> Any:
+    kl, self.kl = self.kl, replace(self.kl, where="loss")
+    found = right(self, *x)
+    self.kl = kl
+    return found
 
 
 @dataclass(frozen=True)
@@ -94,6 +114,60 @@ BUGS = {
         "forward",
         lambda right, self, *x, entropy=False, **options: right(self, *x, entropy=False, **options),
         loop.TestLearning().test_entropy_bonus_raises_entropy,
+    ),
+    "the critic's error has the wrong sign": Bug(
+        GAE,
+        "__call__",
+        lambda right, self, rewards, mask, group, values: right(self, rewards, mask, group, -values),
+        lambda: test_gae.test_equals_the_quadratic_sum_whatever_is_in_masked_slots.hypothesis.inner_test(RAGGED, 0.9, 0.8),
+    ),
+    "the preference is the wrong way round": Bug(
+        Sigmoid,
+        "__call__",
+        lambda right, self, logprobs, ref, num, rank: right(self, logprobs, ref, num, rank.amax(1, keepdim=True) - rank),
+        the_loop_of_the_paper(test_sigmoid, RANKED, 0.1, 0.0),
+    ),
+    "DPO reads means of tokens": Bug(
+        DPO,
+        "loss",
+        lambda right, self, micro, totals: right(self, replace(micro, mask=micro.mask & (micro.mask.cumsum(2) <= 2)), totals),
+        test_dpo.TestLoss().test_equals_the_loop_in_value_and_gradient,
+    ),
+    "KTO takes all for desirable": Bug(
+        KTO,
+        "__call__",
+        lambda right, self, logprobs, ref, num, rank, kl: right(self, logprobs, ref, num, rank * 0, kl),
+        the_loop_of_the_paper(test_kto, RANKED, 0.1, 1.0, 1.0),
+    ),
+    "a ranking counts its neighbours only": Bug(
+        BradleyTerry,
+        "__call__",
+        lambda right, self, scores, rank, present, margin: right(self, scores, rank.clamp(max=1), present, margin),
+        the_loop_of_the_paper(test_bradley_terry, False, RANKED),
+    ),
+    "Plackett and Luce forget who is left": Bug(
+        PlackettLuce,
+        "__call__",
+        lambda right, self, scores, rank, present, margin: right(self, scores, rank.clamp(max=1), present, margin),
+        the_loop_of_the_paper(test_plackett_luce, RANKED),
+    ),
+    "a reward model reads one token early": Bug(
+        ScalarModel,
+        "forward",
+        lambda right, self, tokens, attention=None: right(self, tokens, attention).roll(1, 1),
+        test_reward_model.TestLoss().test_equals_the_loop_in_value_and_gradient,
+    ),
+    "the KL is paid in the loss as well": Bug(
+        PolicyGradient,
+        "loss",
+        pays_twice,
+        test_ppo.TestKLInTheReward().test_is_not_in_the_loss_too,
+    ),
+    "the imitation is divided by the tokens of the reward": Bug(
+        Learner,
+        "update",
+        lambda right, self, rows, *more: right(self, rows, *((r, halved(f)) for r, f in more)),
+        lambda: test_ppo.TestPTX().test_a_step_follows_both_losses(4096),
     ),
     "old log-probs are those of the latest step": Bug(
         PolicyGradient,

@@ -18,7 +18,8 @@ class ReinforcePP:
 
     REINFORCE++, arXiv:2501.03262. r holds the outcome on the last token and -beta k1 on every one (kl.where=reward), so that G_t is the
     outcome less the penalty still to come. Dividing by the deviation of the whole batch, and not by each prompt's own, keeps it from being
-    correlated with the prompt's few rewards. With outcome rewards alone and b, a prompt whose rewards are equal adds exactly 0."""
+    correlated with the prompt's few rewards. With b, a prompt whose rewards are equal has G_t - b = 0, which whitening then moves by
+    the mean over all tokens: by 0 where all responses are equally long."""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""

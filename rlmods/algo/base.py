@@ -147,6 +147,9 @@ class PolicyGradient(Improvement):
             scores = as_scores(self.reward(answers), len(answers), "reward")
         values, scored = known([self.reward_scale.scaled(value) for value in scores.values])
         self.meter.mean("train/greedy_reward", values, scored)
+        self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
+        for name, count in scores.counts.items():
+            self.meter.total(f"reward/{name}", count)
         rows, usable = (x.to(self.device).repeat_interleave(self.batch.samples)[:, None] for x in (values.float(), scored))
         mask = experience.mask & usable
         return replace(experience, mask=mask, values=torch.where(mask, rows, 0.0))
@@ -183,18 +186,26 @@ class PolicyGradient(Improvement):
         chosen[scored] = self.sampling(judged[scored].float(), group[scored])
         return chosen
 
+    def with_replay(self, fresh: Experience) -> Experience:
+        experience = super().with_replay(fresh)
+        old = experience.version < self.iteration
+        if self.frozen and self.reference_every and self.across_ranks(old.sum()) > 0:  # they met an earlier reference
+            with self.timed("score"):
+                experience = replace(experience, ref_logprobs=self.score(experience, self.frozen[0]).logprobs)
+        return experience
+
     def finish_iteration(self) -> None:
         super().finish_iteration()
         if self.frozen and self.reference_every and self.iteration % self.reference_every == 0:
             self.frozen[0].load_state_dict(self.policy.state_dict())
 
     def wait(self) -> Experience:
-        """Surplus groups that stay for the next iteration; they need their old log-probs before the policy moves on."""
-        assert self.pool.kept is not None
+        """Surplus groups that stay for the next iteration: the newest, at most as many as that trains on. More would only age, on ranks
+        that have them while another has too few. They need their old log-probs before the policy moves on."""
+        most = 0 if self.surplus == "drop" else self.batch.prompts // self.trainer.world_size
         self.meter.mean("train/surplus_groups", self.pool.num_groups)
-        if self.surplus == "drop":
-            self.pool.kept = self.pool.kept.select(torch.zeros(0, dtype=torch.long, device=self.device))
-        return self.pool.kept
+        self.meter.total("train/dropped_groups", max(0, self.pool.num_groups - most))
+        return self.pool.newest(most)
 
     def performance(self) -> dict[str, float]:
         tokens, self.sampled_tokens = self.sampled_tokens, 0

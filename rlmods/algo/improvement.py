@@ -19,7 +19,10 @@ from rlmods.critic.loss import value_loss
 from rlmods.critic.shared import ValueHead
 from rlmods.policy.base import Policy, Scored
 from rlmods.protocols import KL, Aggregation, Ratio
-from rlmods.types import Experience, Prompt, Totals
+from rlmods.types import Experience, Prompt, Totals, UserError
+
+REPLAY = 1_000_000
+"""Purpose of a generator that no epoch has."""
 
 
 class Improvement(Learner):
@@ -45,6 +48,7 @@ class Improvement(Learner):
         replay_staleness: int = 4,
         ptx_coefficient: float = 0.0,
         ptx_rows: int = 32,
+        entropy_rate: float = 0.01,
         **shared: Any,
     ) -> None:
         """
@@ -57,12 +61,13 @@ class Improvement(Learner):
             replay_fraction: rows of earlier iterations that are trained on again, by fresh rows.
             replay_staleness: iterations a row can be replayed for.
             ptx_coefficient: weight of the imitation loss (InstructGPT's gamma, token mean).
-            ptx_rows: rows of it in one optimizer step.
+            ptx_rows: rows of it in one optimizer step, at least one a rank.
+            entropy_rate: how far the entropy bonus moves in an iteration, by nats that the entropy is off its target.
         """
         super().__init__(**shared)
         self.kl, self.ratio, self.aggregation, self.target_kl = kl, ratio, aggregation, target_kl
         self.value, self.critic = critic, critic(self.policy)
-        self.entropy_bonus = EntropyBonus(entropy_coefficient, target_entropy)
+        self.entropy_bonus = EntropyBonus(entropy_coefficient, target_entropy, entropy_rate)
         self.replay = Replay(replay_fraction, replay_staleness)
         self.ptx_coefficient, self.stream = ptx_coefficient, Stream(ptx_prompts, ptx_rows, self.seed)
         # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
@@ -90,6 +95,8 @@ class Improvement(Learner):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        if self.ptx_coefficient and self.stream.num_rows < self.trainer.world_size:
+            raise UserError(f"algo.ptx_rows={self.stream.num_rows} leaves ranks without rows: type algo.ptx_rows={self.trainer.world_size}")
         self.replay.to(self.device)
         self.moved = self.moved.to(self.device)
         for network in self.frozen:
@@ -103,24 +110,37 @@ class Improvement(Learner):
         plan = self.minibatches(len(experience))
         # The first minibatch meets the policy that sampled it: its old log-probs are the new ones, unless they are needed again.
         later = torch.ones(len(experience), dtype=torch.bool, device=self.device)
-        later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0
+        steered = hasattr(self.ratio, "adapt")
+        later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0 or steered
         with self.timed("score"):
             rows = Experience.concat([experience, waiting])
             rows = self.scored(rows, torch.cat([later, torch.ones_like(waiting.group, dtype=torch.bool)]))
         experience = rows.select(torch.arange(len(later)))
         self.meter.mean("train/stale_fraction", (experience.version < self.iteration).double())
+        age = (self.iteration - experience.version).double()
+        self.meter.maximum("train/staleness_max", age, experience.mask.any(1))
         with self.timed("update"):
             for network in self.networks.values():
                 network.train(self.policy.gradient_checkpointing)
             self.optimize(experience, plan)
             for network in self.networks.values():
                 network.eval()
+        if steered:
+            self.measure_update(experience)
         self.replay.keep(experience.select(torch.arange(len(fresh))))
         return rows.select(torch.arange(len(later), len(rows)))
 
+    def measure_update(self, experience: Experience) -> None:
+        """`train/kl_update`: distance of the policy from the one that sampled, once the iteration's steps are done."""
+        with self.timed("score"):
+            d = self.score(experience, self.policy).logprobs - experience.old_logprobs
+        fresh = experience.mask & (experience.version == self.iteration)[:, None]
+        d = torch.where(fresh, d, 0.0)
+        self.meter.mean("train/kl_update", d.exp() - 1 - d, fresh)
+
     def with_replay(self, fresh: Experience) -> Experience:
         """The rows of this iteration, and some of earlier ones."""
-        again = self.replay.draw(len(fresh), self.iteration, self.generator(-1))
+        again = self.replay.draw(len(fresh), self.iteration, self.generator(REPLAY))
         self.meter.mean("train/replayed_fraction", 0.0 if again is None else len(again) / (len(fresh) + len(again)))
         return fresh if again is None else Experience.concat([fresh, again])
 
@@ -146,7 +166,14 @@ class Improvement(Learner):
         if not self.ptx_coefficient:
             return []
         rows = self.stream.rows(self.optimizer_steps, self.policy, self.global_rank, self.trainer.world_size).to(self.device)
-        return [(rows, lambda micro, totals: self.ptx_coefficient * self.stream.loss(self.policy, self.meter, micro, totals))]
+
+        def loss(micro: Experience, totals: Totals) -> Tensor:
+            found = self.ptx_coefficient * self.stream.loss(self.policy, self.meter, micro, totals)
+            # DDP waits for the gradient of every parameter, and this loss has none of the critic's.
+            unused = () if self.critic is None else self.critic.parameters()
+            return found + sum((p.sum() * 0.0 for p in unused), torch.zeros_like(found))
+
+        return [(rows, loss)]
 
     def scored(self, experience: Experience, needed: Tensor) -> Experience:
         """The same rows with old log-probabilities in the rows `needed` [N] that have none yet (NaN)."""
@@ -190,7 +217,7 @@ class Improvement(Learner):
             penalty = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
             objective = objective - self.kl.coefficient * penalty
             self.meter.mean("train/kl_ref", penalty, micro.mask)
-        self.moved += record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped)
+        self.moved += record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped, self.iteration)
         loss = -self.aggregation(objective, micro.mask, totals)
         if values is not None and micro.returns is not None and micro.values is not None:
             regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.value.clip)

@@ -12,6 +12,9 @@ from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
 from rlmods.types import Response, UserError
 
+REFRESH = 1_000_001
+"""Purpose of a generator that no epoch has."""
+
 
 class IterativeGRPO(GRPO):
     """GRPO whose reference becomes the policy every `reference_every` iterations, and whose reward model is then trained on a judge's
@@ -71,7 +74,7 @@ class IterativeGRPO(GRPO):
     def finish_iteration(self) -> None:
         if (self.iteration + 1) % (self.reference_every or 1) == 0:
             with self.timed("refresh"):
-                found = self.refresh.end_round(self.generator(-2), gathered)
+                found = self.refresh.end_round(self.generator(REFRESH), gathered)
             for name, value in found.items():
                 self.meter.mean(f"train/reward_model/{name}", value)
         super().finish_iteration()

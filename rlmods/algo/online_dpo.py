@@ -48,7 +48,8 @@ class OnlineDPO(DPO):
 
     @torch.no_grad()
     def ranked(self, prompts: Sequence[Prompt]) -> Comparison:
-        """Responses to each prompt with the judge's ranks. Of equal responses one stays; one that could not be judged leaves."""
+        """Responses to each prompt with the judge's ranks. Of equal responses one stays; one that could not be judged leaves, and so do all
+        responses to a prompt where none is better than another: nothing says whether they are good."""
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
         groups = [responses[i : i + self.batch.samples] for i in range(0, len(responses), self.batch.samples)]
@@ -58,6 +59,7 @@ class OnlineDPO(DPO):
         ranks = [ranking for ranking, _ in judged]
         self.watch(responses, differing, ranks)
         known = [[(r, rank) for r, rank in zip(*pair, strict=True) if rank is not None] for pair in zip(differing, ranks, strict=True)]
+        known = [pairs if len({rank for _, rank in pairs}) > 1 else [] for pairs in known]
         rows = stack(
             [list(group[0].prompt_tokens) for group in groups],
             [[list(r.tokens) for r, _ in pairs] or [[]] for pairs in known],

@@ -38,6 +38,13 @@ class Pool:
         self.kept = self.kept.select(~taken)
         return Experience.concat(rows)
 
+    def newest(self, num_groups: int) -> Experience:
+        """Keep that many kept groups, those drawn last, and return them."""
+        assert self.kept is not None
+        groups = torch.unique(self.kept.group)
+        self.kept = self.kept.select(torch.isin(self.kept.group, groups[max(0, len(groups) - num_groups) :]))
+        return self.kept
+
     def end_iteration(self) -> None:
         """Forget what was rejected."""
         self.rejected = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,6 +18,7 @@ from rlmods.algo.measures import auc
 from rlmods.algo.offline import Offline, gathered
 from rlmods.metrics import Meter
 from rlmods.policy.scalar import ScalarModel
+from rlmods.reward.process import tokens_at
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 
@@ -57,20 +59,18 @@ class ProcessRewardModel(Offline):
         return replace(rows, mask=steps, steps=steps, rewards=labels).to(self.device)
 
     def response(self, prompt: Prompt) -> tuple[Response, list[int]]:
-        """The steps' ids one after another, and the column of each step's last one.
+        """The ids of the whole text, as they would be of a sampled one, and the column of each step's last one.
 
         Raises:
-            UserError: a step without a token.
+            UserError: a step without a token of its own.
         """
-        asked, tokens, ends = self.scalar.encode(prompt), list[int](), []
-        *earlier, last = prompt.meta["steps"]
-        for step, is_last in [*((text, False) for text in earlier), (last, True)]:
-            ids = self.scalar.encode_response(step, finished=is_last)
-            if not ids:
-                raise UserError(f"prompt {prompt.id}: a step is empty; join it with its neighbour")
-            tokens += ids
-            ends.append(len(asked) + len(tokens) - 1)
-        return Response(prompt=prompt, prompt_tokens=asked, tokens=tokens, behavior_logprobs=[0.0] * len(tokens)), ends
+        steps = prompt.meta["steps"]
+        asked, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
+        lengths = [len(step) for step in steps]
+        ends = [*tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]), len(tokens) - 1]
+        if not all(lengths) or len(set(ends)) < len(steps):
+            raise UserError(f"prompt {prompt.id}: a step is empty, or ends within a token; join it with its neighbour")
+        return Response(prompt, asked, tokens, [0.0] * len(tokens)), [len(asked) + end for end in ends]
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         numbers = self.scalar(micro.tokens)

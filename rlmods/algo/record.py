@@ -14,19 +14,19 @@ from rlmods.ops import group_flat, masked_mean
 from rlmods.types import Experience, Response, Scores
 
 
-def watch(meter: Meter, micro: Experience, log_ratio: Tensor, old: Tensor, entropy: Tensor, clipped: Tensor) -> Tensor:
+def watch(meter: Meter, micro: Experience, log_ratio: Tensor, old: Tensor, entropy: Tensor, clipped: Tensor, iteration: int) -> Tensor:
     """How far one microbatch has moved: entropy, distance from the old policy and from the sampler, what was clipped.
 
-    Returns that distance summed over tokens, and the number of tokens."""
+    Returns that distance summed over tokens, and the number of tokens: of rows of this `iteration`, as older ones tell of earlier moves."""
     d, mask = log_ratio.detach(), micro.mask
     meter.mean("train/entropy", entropy, mask)
-    distance = d.exp() - 1 - d
-    meter.mean("train/kl_old", distance, mask)
+    distance, fresh = d.exp() - 1 - d, mask & (micro.version == iteration)[:, None]
+    meter.mean("train/kl_old", distance, fresh)
     meter.mean("train/clip_fraction/low", (clipped & (micro.advantages < 0)).double(), mask)
     meter.mean("train/clip_fraction/high", (clipped & (micro.advantages > 0)).double(), mask)
     meter.maximum("train/ratio_max", d.exp(), mask)
     meter.mean("train/sampler_logprob_gap", (old - micro.behavior_logprobs).abs(), mask)
-    return torch.stack([torch.where(mask, distance, 0.0).double().sum(), mask.sum().double()])
+    return torch.stack([torch.where(fresh, distance, 0.0).double().sum(), fresh.sum().double()])
 
 
 def critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, across_ranks: Callable[[Tensor], Tensor]) -> None:

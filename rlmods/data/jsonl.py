@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -135,14 +134,24 @@ def read(path: str) -> list[tuple[int, Row]]:
 def hold_out(prompts: Sequence[Prompt], num_val: int, seed: int, source: str) -> tuple[list[Prompt], list[Prompt]]:
     """Train and val, sharing no question. Raises: UserError if that leaves nothing to train on."""
     asked = [json.dumps([p.text, None if p.messages is None else [dict(m) for m in p.messages]]) for p in prompts]
-    times = Counter(asked)
-    once = [i for i, question in enumerate(asked) if times[question] == 1]
-    if num_val and num_val > min(len(once), len(prompts) - 1):
-        most = min(len(once), max(1, len(prompts) // 10))
-        found = f"{len(prompts)} rows, {len(once)} of them with a question of their own"
-        raise UserError(f"{source}: cannot hold out data.num_val={num_val} of {found}; type data.num_val={most if len(prompts) > 1 else 0}")
-    chosen = set(Random(seed).sample(once, num_val))
+    rows: dict[str, list[int]] = {}
+    for i, question in enumerate(asked):
+        rows.setdefault(question, []).append(i)
+    chosen = _whole(list(rows.values()), num_val, seed)
+    if len(chosen) < num_val or len(chosen) == len(prompts):
+        most = len(_whole(list(rows.values()), max(1, len(prompts) // 10), seed)) if len(rows) > 1 else 0
+        found = f"{len(prompts)} rows with {len(rows)} different questions"
+        raise UserError(f"{source}: cannot hold out data.num_val={num_val} of {found}; type data.num_val={most}")
     return [p for i, p in enumerate(prompts) if i not in chosen], [p for i, p in enumerate(prompts) if i in chosen]
+
+
+def _whole(groups: list[list[int]], count: int, seed: int) -> set[int]:
+    """Rows of groups in random order, each whole or not at all, as long as they are `count` at most."""
+    chosen: set[int] = set()
+    for group in Random(seed).sample(groups, len(groups)):
+        if len(chosen) + len(group) <= count:
+            chosen.update(group)
+    return chosen
 
 
 def _answer(value: Any, where: str, name: str) -> str:

@@ -16,6 +16,7 @@ from rlmods.types import UserError
 
 SHOWN = 200
 """Characters of an unwanted reply that are shown."""
+CUT = "\n[cut off at max_tokens]"
 PASSING = (408, 409, 425, 429)
 """Refusals that pass by themselves, as the server's own failures (500 and above) do."""
 
@@ -38,7 +39,7 @@ class Endpoint:
     timeout_s: float
 
     def reply(self, body: dict[str, Any]) -> str:
-        """The text of the first choice, "" where the model said nothing.
+        """The text of the first choice, "" where the model said nothing; `CUT` follows a text that reached max_tokens.
 
         Raises:
             NoReplyError: no connection, no answer in time, a server that is overloaded or broken, a reply that is no chat completion.
@@ -56,12 +57,13 @@ class Endpoint:
         except (OSError, HTTPException) as error:
             raise NoReplyError(str(getattr(error, "reason", "")) or str(error) or type(error).__name__) from error
         try:
-            text = json.loads(content)["choices"][0]["message"]["content"]
+            choice = json.loads(content)["choices"][0]
+            text, cut = choice["message"]["content"], choice.get("finish_reason") == "length"
             if not isinstance(text, str | None):
                 raise TypeError
         except (ValueError, LookupError, TypeError) as error:
             raise NoReplyError(f"the reply is no chat completion: {self._shown(content)}") from error
-        return text or ""
+        return f"{text or ''}{CUT}" if cut else text or ""
 
     @property
     def address(self) -> str:
@@ -70,7 +72,7 @@ class Endpoint:
 
     @property
     def key(self) -> str:
-        """"" where there is none."""
+        """ "" where there is none."""
         return os.environ.get(self.key_variable or "", "").strip()
 
     def _refusal(self, error: HTTPError, model: str) -> Exception:

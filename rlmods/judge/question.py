@@ -28,6 +28,8 @@ Say in a sentence or two what decides it. Then write the verdict on a last line 
 NAMES = ("prompt", "first", "second", "answer")
 """What a template may fill in."""
 VERDICTS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
+OPENING = re.compile(r"((my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|a|i|say|pick) ?)*", re.I)
+"""Words that may come before a verdict on its line."""
 
 
 def ask(template: str, prompt: Prompt, first: str, second: str) -> str:
@@ -42,11 +44,12 @@ def ask(template: str, prompt: Prompt, first: str, second: str) -> str:
 
 
 def read_verdict(reply: str) -> float | None:
-    """1.0 for A, 0.0 for B, 0.5 for TIE: the last word of the last line, provided that no other of them is in that line. Else None."""
-    line = next((line for line in reversed(reply.splitlines()) if line.strip()), "")
-    words = re.findall(r"[^\W_]+", line)
-    found = [word.upper() for word in words if word in ("A", "B") or word.upper() == "TIE"]  # "a" is an article
-    return VERDICTS[found[0]] if len(set(found)) == 1 and words[-1].upper() == found[0] else None
+    """1.0 for A, 0.0 for B, 0.5 for TIE: what the last line with a word in it says, alone or after words such as "Final verdict:". None for
+    any other line."""
+    lines = [words for line in reply.splitlines() if (words := re.findall(r"[^\W_]+", line))]
+    *before, last = lines[-1] if lines else [""]
+    alone = OPENING.fullmatch(" ".join(before)) is not None
+    return VERDICTS.get("TIE" if last.upper() == "TIE" else last) if alone else None  # "a" is an article
 
 
 def names(template: str) -> set[str]:

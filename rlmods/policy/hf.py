@@ -40,15 +40,26 @@ class HuggingFace:
 
 
 def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", checkpointing: bool = False, **options: Any) -> Policy:
-    """Model and tokenizer from a hub name or directory, as a `Policy`."""
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    """Model and tokenizer from a hub name or directory, as a `Policy`.
+
+    Raises:
+        UserError: there is none, it is no causal language model, or weights are missing.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        model = AutoModelForCausalLM.from_pretrained(name, dtype=getattr(torch, dtype), attn_implementation=attention, **options)
+        config = AutoConfig.from_pretrained(name, **options)
+        if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
+            raise UserError(f"policy: {str(name)!r} is a reward model, which cannot write; give a policy's run or model: policy.name=...")
+        settings = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
+        model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise UserError(f"policy: cannot load {str(name)!r} ({reason}); give a hub name or a directory: policy.name=...") from error
+    if info["missing_keys"]:
+        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        raise UserError(f"policy: {str(name)!r} lacks weights ({missing}), random numbers would stand in; give another policy.name=...")
     return Policy(model, tokenizer, gradient_checkpointing=checkpointing)

@@ -63,7 +63,9 @@ class ScalarModel(Speaks, nn.Module):
     """One number at every token: `head(hidden_t)`, which has read the tokens up to t and nothing after them.
 
     On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`facts`:
-    how they are pooled, an offset) is kept in the same `config.json`. Dropout is off, as in a `Policy`.
+    how they are pooled, an offset) is kept in the same `config.json`. Dropout is off, as in a `Policy`. Where the policy pads with its
+    end-of-text token, another special token takes that place, as transformers' own forward scores the last token that is no padding; a
+    tokenizer without another one leaves that forward a token short.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
@@ -144,9 +146,14 @@ class ScalarModel(Speaks, nn.Module):
             model = AutoModelForSequenceClassification.from_config(config, dtype=policy.model.dtype)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} cannot carry a scalar head: {str(error).splitlines()[0]}") from error
-        model.config.pad_token_id = policy.pad_id  # only now: a layer that knows it would not train its embedding, be it the end of text
+        tokenizer = policy.tokenizer
+        if policy.pad_id in policy.eos_ids and (others := sorted({*tokenizer.all_special_ids} - policy.eos_ids)):
+            tokenizer = copy.deepcopy(tokenizer)
+            tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])  # transformers scores the last token that is not padding
+        # Only now: a layer that knows it would not train its embedding, be it the end of text.
+        model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
         model.base_model.load_state_dict(policy.model.base_model.state_dict())
-        scalar = ScalarModel(model.to(policy.device), policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
+        scalar = ScalarModel(model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)
         scalar.dropout = copy.deepcopy(policy.dropout)

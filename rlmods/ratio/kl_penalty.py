@@ -20,8 +20,8 @@ class KLPenalty:
     """r A - beta (r - 1 - log r), and after every iteration beta is doubled where d > 1.5 target and halved where d < target / 1.5.
 
     PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens come from pi_old, so E[r] = 1 and E[r - 1 - log r] is
-    KL(pi_old || pi), without bias in value and in gradient; it is at least 0 on every token. d is the iteration's `train/kl_old`, the mean
-    of that estimate (nats per token). Nothing is ever clipped. beta is saved and restored with the run."""
+    KL(pi_old || pi), without bias in value and in gradient; it is at least 0 on every token. d is the iteration's `train/kl_update`, the
+    mean of that estimate (nats per token) after its last step. Nothing is ever clipped. beta is saved and restored with the run."""
 
     coefficient: float = 1.0
     """beta: at the start of the run where it is given, and from then on the current one; at least 0."""
@@ -40,7 +40,7 @@ class KLPenalty:
         return Surrogate(objective, torch.zeros_like(mask))
 
     def adapt(self, metrics: Mapping[str, float]) -> None:
-        distance = metrics.get("train/kl_old", self.target)
+        distance = metrics.get("train/kl_update", self.target)
         if distance > 1.5 * self.target:
             self.coefficient *= 2
         elif distance < self.target / 1.5:

@@ -33,8 +33,13 @@ def step_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], sep
     text, mark = decode(tokens), re.escape(separator)
     runs = [run.span() for run in re.finditer(rf"{mark}(?:\s*{mark})*", text)]
     ends = [end for start, end in runs if text[:start].strip() and text[end:].strip()]
-    found = {bisect_left(range(len(tokens)), end, key=lambda i: len(decode(tokens[: i + 1]))) for end in ends}
+    found = set(tokens_at(decode, tokens, ends))
     return sorted(found | {len(tokens) - 1} if tokens else found)
+
+
+def tokens_at(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], ends: Sequence[int]) -> list[int]:
+    """Index of the token that completes so many characters of the text, for each of `ends`."""
+    return [bisect_left(range(len(tokens)), end, key=lambda i: len(decode(tokens[: i + 1]))) for end in ends]
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ class Journal:
                 if not self._whole:
                     self._mend()
                 with self.path.open("ab") as file:
-                    file.write(f"{dumps(row)}\n".encode())
+                    file.write(f"{dumps(row)}\n".encode(errors="backslashreplace"))  # half a surrogate pair, as JSON escapes it
             except OSError as error:
                 raise UserError(f"{self.path}: cannot write there ({error.strerror}), choose another file") from error
 

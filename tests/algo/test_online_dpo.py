@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlmods.algo import Batch, OnlineDPO
-from rlmods.preference import Sigmoid
+from rlmods.preference import ORPO, Sigmoid
 
 from .worlds import SPLITS, attached, fit, learner
 
@@ -20,7 +20,7 @@ def online(judge=even_first, **change):
 
 
 def test_learns_what_the_judge_prefers():
-    rows = fit(online(), 15)
+    rows = fit(online(), 20)
     assert rows[0]["train/loss"] == pytest.approx(torch.tensor(2.0).log().item(), abs=1e-4)
     assert rows[-1]["train/loss"] < 0.6
 
@@ -42,6 +42,16 @@ def test_what_nobody_judged_carries_no_loss():
     rows = fit(online(judge=lambda *_: None), 1)
     assert rows[0]["train/unjudged_fraction"] == 1.0
     assert rows[0]["train/skipped_steps"] == 1.0
+
+
+@pytest.mark.parametrize("preference", [Sigmoid(), ORPO()])
+def test_where_no_answer_is_better_than_another_nothing_is_learned(preference):
+    """Of equally wrong answers none is to be imitated."""
+    made = online(judge=lambda *_: 0.5, preference=preference, sft_coefficient=0.1)
+    before = {name: weight.clone() for name, weight in made.policy.state_dict().items()}
+    rows = fit(made, 2)
+    assert [row["train/flat_group_fraction"] for row in rows] == [row["train/skipped_steps"] for row in rows] == [1.0, 1.0]
+    assert all(torch.equal(before[name], weight) for name, weight in made.policy.state_dict().items())
 
 
 def test_reference_follows_in_rounds():

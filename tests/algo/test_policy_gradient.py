@@ -273,6 +273,18 @@ class TestDynamicSampling:
         assert sum(row["train/surplus_groups"] for row in dropped) > 0
         assert sum(row["train/stale_fraction"] for row in dropped) == 0
 
+    def test_surplus_never_exceeds_an_iteration(self):
+        """What one rank has too much of waits for the others, and would age; the newest stay, the others are counted."""
+        made = attached(learner(sampling=Dynamic(), batch=Batch(prompts=2, samples=2)))
+        for start in range(0, 24, 2):
+            made.pool.add(*made.collect(SPLITS.train[start : start + 2]))
+        groups = torch.unique(made.pool.kept.group)
+        kept = made.wait()
+        assert torch.unique(kept.group).tolist() == groups[-2:].tolist()
+        found = made.meter.compute()
+        assert found["train/dropped_groups"] == len(groups) - 2 > 0
+        assert made.pool.num_groups == 2
+
     def test_surplus_is_weighed_against_the_policy_that_sampled_it(self):
         made = learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2))
         start = policy()

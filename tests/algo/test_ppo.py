@@ -1,5 +1,8 @@
 """PPO: the critic learns, steps stop where the policy has moved too far, other losses join in."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 import torch
 
@@ -8,9 +11,12 @@ from rlmods.algo import PPO, Batch
 from rlmods.algo.experience import assemble
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
-from rlmods.types import Response, Scores
+from rlmods.ratio import KLPenalty
+from rlmods.rollout import Local
+from rlmods.sampling import Dynamic
+from rlmods.types import Response, Scores, Totals
 
-from .worlds import SPLITS, attached, collected, fit, learner
+from .worlds import SPLITS, attached, collected, fit, gradients, learner
 
 CRITICS = {"separate": Separate(), "shared": Shared(coefficient=0.5)}
 
@@ -82,8 +88,10 @@ class TestEarlyStop:
 
     def test_a_far_target_changes_nothing(self):
         batch = Batch(prompts=8, samples=4, epochs=2, minibatches=2)
-        a, b = ppo(batch=batch), ppo(batch=batch, target_kl=1e3)
-        fit(a, 2), fit(b, 2)
+        a = ppo(batch=batch)
+        moved = max(row["train/kl_old"] for row in fit(a, 2))
+        b = ppo(batch=batch, target_kl=4 * moved)  # nats per token: the sum over tokens would be far beyond
+        fit(b, 2)
         assert all(torch.equal(x, y) for x, y in zip(a.policy.parameters(), b.policy.parameters(), strict=True))
 
 
@@ -93,25 +101,25 @@ class TestPTX:
         rows = fit(learner(ptx_coefficient=1.0, **flat), 12)
         assert rows[-1]["train/ptx_loss"] < 0.7 * rows[0]["train/ptx_loss"]
 
-    def test_gradient_is_the_sum(self):
-        """One step on both equals the sum of the gradients of each, whatever their sizes."""
-        made = learner(ptx_coefficient=0.5, ptx_prompts=list(SPLITS.train), ptx_rows=5)
-        batch = collected(made)
-        [(rows, loss)] = made.imitation()
-        assert len(rows) == 5
-
-        def gradient(shares):
-            from rlmods.types import Totals
-
-            made.zero_grad()
-            for part, share in shares:
-                for micro, _ in made.microbatches(part):
-                    share(micro, Totals(*part.counts)).backward()
-            return torch.cat([p.grad.flatten() for p in made.policy.parameters()])
-
-        both, one, other = (gradient(s) for s in ([(batch, made.loss), (rows, loss)], [(batch, made.loss)], [(rows, loss)]))
-        assert other.norm() > 1e-3
-        torch.testing.assert_close(both, one + other)
+    @pytest.mark.parametrize("token_budget", [64, 4096])
+    def test_a_step_follows_both_losses(self, token_budget):
+        """Each is divided by its own tokens: the reward's by those of the iteration, the imitation's by those of the stream."""
+        ptx = {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 5}
+        descent = partial(torch.optim.SGD, lr=0.1)
+        made = learner(optimizer=descent, batch=Batch(prompts=4, samples=4, token_budget=token_budget, max_norm=1e9), **ptx)
+        asked, collect = [], made.collect
+        made.collect = lambda prompts: (asked.extend(prompts), collect(prompts))[1]
+        fit(made, 1)
+        twin = attached(learner(**ptx))
+        batch, _ = twin.collect(asked)
+        stream = twin.stream.rows(0, twin.policy)
+        assert stream.mask.sum() != batch.mask.sum()
+        logprobs, said = twin.policy(batch.tokens, batch.mask).logprobs, twin.policy(stream.tokens, stream.mask).logprobs
+        reward = (logprobs * batch.advantages)[batch.mask].sum() / batch.mask.sum()
+        (-reward - 0.5 * said[stream.mask].mean()).backward()
+        for (name, weight), old in zip(made.policy.named_parameters(), twin.policy.parameters(), strict=True):
+            torch.testing.assert_close(weight, old - 0.1 * old.grad, rtol=1e-4, atol=1e-6, msg=name)
+            assert old.grad.any()
 
     def test_rows_depend_on_the_step_alone(self):
         made = learner(ptx_coefficient=0.5, ptx_prompts=list(SPLITS.train), ptx_rows=8)
@@ -150,3 +158,75 @@ class TestGreedyBaseline:
     def test_learns(self):
         rows = fit(learner(advantage=Greedy(), batch=Batch(prompts=8, samples=8)), 15)
         assert rows[-1]["train/reward"] > rows[0]["train/reward"] + 0.1
+
+
+class TestUpdateDistance:
+    """`ratio=kl_penalty` is steered by how far the policy is from the old one when the iteration's steps are done."""
+
+    @pytest.mark.parametrize("batch", [Batch(prompts=8, samples=4), Batch(prompts=8, samples=4, minibatches=4)])
+    def test_is_measured_after_the_last_step(self, batch):
+        made = ppo(ratio=(ratio := KLPenalty(coefficient=1.0, target=1e-9)), batch=batch)
+        kept = []
+        made.measure_update, measure = (lambda rows: (kept.append(rows), measure(rows))), made.measure_update
+        [row] = fit(made, 1)
+        [rows] = kept
+        d = torch.where(rows.mask, made.score(rows, made.policy).logprobs - rows.old_logprobs, 0.0)
+        assert row["train/kl_update"] == pytest.approx(float((d.exp() - 1 - d)[rows.mask].mean()), rel=1e-4)
+        assert row["train/kl_update"] > 1e-5
+        assert ratio.coefficient == 2.0
+        if batch.minibatches == 1:
+            assert row["train/kl_old"] == 0.0, "in front of the only step"
+
+    def test_costs_nothing_where_nobody_asks(self):
+        assert "train/kl_update" not in fit(ppo(), 1)[0]
+
+    def test_replayed_rows_are_left_out(self):
+        """They tell how far the policy went in earlier iterations."""
+        calm = {"batch": Batch(prompts=8, samples=4, epochs=2), "optimizer": partial(torch.optim.SGD, lr=0.0)}
+        made = ppo(replay_fraction=1.0, target_kl=1e-6, **calm)
+        fit(made, 1)
+        made.replay.rows.old_logprobs.sub_(0.5)
+        rows = made.replay.rows
+        experience = rows.concat([rows.select(torch.arange(len(rows)))])
+        for version, moved in ((made.iteration, True), (made.iteration - 1, False)):
+            made.moved.zero_()
+            micro = replace(experience, version=torch.full_like(experience.version, version))
+            made.loss(micro, Totals(micro.mask.sum(), micro.mask.any(1).sum()))
+            assert bool(made.moved[0] > 0.01) is moved
+
+
+class TestReferenceOfOldRows:
+    @pytest.mark.parametrize("more", [{"replay_fraction": 1.0}, {"sampling": Dynamic()}])
+    def test_is_the_new_one_after_a_reset(self, more):
+        """With a reference that follows every iteration and one step in each, the distance is always 0."""
+        rows = fit(learner(kl=Penalty("k3", 0.1, "loss"), reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
+        assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
+        assert rows[-1].get("train/replayed_fraction", 0) > 0 or rows[-1]["train/stale_fraction"] > 0
+
+
+class TestKLInTheReward:
+    def test_is_not_in_the_loss_too(self):
+        made = learner(kl=Penalty("k3", 0.5, "reward"))
+        batch = collected(made)
+        elsewhere = replace(batch, ref_logprobs=batch.ref_logprobs - 1.0)
+        assert torch.equal(gradients(made, batch), gradients(made, elsewhere))
+
+    def test_reference_is_read_at_the_temperature_of_sampling(self):
+        """The start policy is at distance 0 from itself at any temperature."""
+        for where in ("reward", "loss"):
+            made = learner(kl=Penalty("k3" if where == "loss" else "k1", 0.1, where), rollout=Local(max_tokens=8, temperature=0.6))
+            assert fit(made, 1)[0]["train/kl_ref"] == pytest.approx(0.0, abs=1e-9)
+
+
+class TestGreedyBaselineFailures:
+    def test_are_counted(self):
+        def sometimes(responses):
+            good = [r.prompt.id != SPLITS.train[0].id or len(responses) > 4 for r in responses]
+            values = [float(len(r.tokens)) if ok else None for r, ok in zip(responses, good, strict=True)]
+            return Scores(values, correct=good, counts={"timeouts": 1})
+
+        made = attached(learner(advantage=Greedy(), reward=sometimes))
+        made.collect(SPLITS.train[:4])
+        found = made.meter.compute()
+        assert found["train/greedy_unscored_fraction"] == 0.25
+        assert found["reward/timeouts"] == 2

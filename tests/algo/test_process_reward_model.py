@@ -10,10 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import BPE
+from transformers import PreTrainedTokenizerFast
 
 from rlmods.algo import Batch, ProcessRewardModel
 from rlmods.policy import ScalarModel
 from rlmods.reward import Process
+from rlmods.reward.process import step_ends
 from rlmods.types import Experience, Prompt, Response, UserError
 
 from .offline import alone, close, gradients, padded, shuffled
@@ -42,6 +47,14 @@ def opinionated() -> tuple[Any, Experience]:
     return made, made.rows(RAGGED)
 
 
+def joining(*merges: tuple[str, str]) -> PreTrainedTokenizerFast:
+    """Characters, and pairs of them that become one token."""
+    vocabulary = ["<pad>", "<eos>", *"0123456789+=\nab", *("".join(pair) for pair in merges)]
+    core = Tokenizer(BPE(vocab={token: i for i, token in enumerate(vocabulary)}, merges=list(merges)))
+    core.decoder = Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<eos>", pad_token="<pad>")
+
+
 class TestRows:
     def test_a_step_ends_at_its_last_token_and_the_last_one_at_the_end_of_text(self) -> None:
         made, rows = opinionated()
@@ -55,11 +68,24 @@ class TestRows:
             assert rows.rewards[i, ends].tolist() == list(prompt.meta["step_labels"])
         assert rows.counts.tolist() == [10, 4]
 
+    def test_tokens_and_ends_are_those_of_a_sampled_text(self) -> None:
+        """A tokenizer may join what stands on both sides of a step's end."""
+        made = alone(model())
+        made.scalar.tokenizer = joining(("\n", "2"), ("\n", "\n"), ("a", "b"))
+        rows = made.rows([solved("0", ("1\n\n", "2\n", "3"), (1.0, 0.0, 0.0))])
+        asked, said = len(made.scalar.encode(RAGGED[0])), made.scalar.encode_response("1\n\n2\n3")
+        assert len(said) == 6, "1, a line's end, the other with the 2, a line's end, 3, the end of text"
+        assert rows.tokens[0, asked : rows.lengths[0]].tolist() == said
+        assert (rows.mask[0].nonzero().squeeze(1) - asked).tolist() == step_ends(made.scalar.decode, said, "\n") == [2, 3, 5]
+        with pytest.raises(UserError, match="ends within a token"):
+            made.rows([solved("1", ("a", "b", "1"), (1.0, 1.0, 1.0))])
+
     def test_an_empty_step_is_refused(self) -> None:
         made = alone(model())
         with pytest.raises(UserError, match="prompt 9: a step is empty"):
             made.rows([solved("9", ("1\n", "", "2"), (1.0, 1.0, 1.0))])
-        assert made.rows([solved("9", ("1\n", ""), (1.0, 1.0))]).tokens[0, -1] == made.scalar.eos_id
+        with pytest.raises(UserError, match="prompt 9: a step is empty"):
+            made.rows([solved("9", ("1\n", ""), (1.0, 1.0))])
 
 
 class TestLoss:

@@ -16,7 +16,7 @@ def test_clip_fraction_is_split_by_the_sign_of_the_advantage():
         batch.advantages[:] = sign
         clipped = Clipped()(log_ratio, batch.advantages, batch.mask).clipped
         meter = Meter()
-        watch(meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped)
+        watch(meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped, 0)
         found = meter.compute()
         assert found[f"train/clip_fraction/{side}"] == 1.0
         assert found[f"train/clip_fraction/{other}"] == 0.0

@@ -72,8 +72,8 @@ def serve(script: Script) -> Iterator[Served]:
         server.server_close()
 
 
-def completion(text: str | None) -> bytes:
-    return json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
+def completion(text: str | None, finish_reason: str = "stop") -> bytes:
+    return json.dumps({"choices": [{"message": {"role": "assistant", "content": text}, "finish_reason": finish_reason}]}).encode()
 
 
 def longer(body: dict[str, Any], number: int) -> str:

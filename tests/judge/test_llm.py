@@ -110,7 +110,7 @@ class TestVerdicts:
             assert asked(PROMPT, "x", "y") == 1.0
             assert asked.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
-    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None))])
+    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The trouble is A", "length"))])
     def test_there_may_be_none(self, reply):
         with serve(in_turn(reply)) as server:
             asked = judge(server.url, retries=3)

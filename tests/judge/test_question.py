@@ -37,6 +37,12 @@ class TestReadVerdict:
             ("a", None),
             ("AB", None),
             ("A1", None),
+            ("Final verdict: not A", None),
+            ("It is neither A", None),
+            ("Both deserve an A", None),
+            ("The best response is B", B),
+            ("A\n```", A),
+            ("**Verdict:** A\n\n---", A),
         ],
     )
     def test_is_the_last_word(self, reply, verdict):

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
-from rlmods.policy import HuggingFace, Tiny
+from rlmods.policy import HuggingFace, ScalarModel, Tiny
 from rlmods.types import UserError
 
 
@@ -52,6 +53,16 @@ class TestHuggingFace:
     def test_a_directory_without_weights(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
         assert "safetensors" in refused(HuggingFace(name=str(folder)))
+
+    def test_a_reward_model(self, folder: Path, tmp_path: Path) -> None:
+        """With a tied output layer transformers would load it without a word, and it would write nonsense."""
+        ScalarModel.from_policy(HuggingFace(name=str(folder))()).export(tmp_path / "rm")
+        assert "is a reward model, which cannot write" in refused(HuggingFace(name=str(tmp_path / "rm")))
+
+    def test_missing_weights(self, folder: Path) -> None:
+        weights = load_file(folder / "model.safetensors")
+        save_file({k: v for k, v in weights.items() if "layers.0.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
+        assert "lacks weights (model.layers.0.mlp" in refused(HuggingFace(name=str(folder)))
 
     def test_a_directory_of_an_unknown_kind(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text()) | {"model_type": "abacus"}

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import AutoModelForSequenceClassification, CohereConfig, CohereForCausalLM
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, CohereConfig, CohereForCausalLM
 
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.scalar import POOLINGS, find, pool
@@ -205,9 +205,10 @@ class TestFromPolicy:
 
     def test_the_end_of_text_learns_where_it_is_also_the_padding(self) -> None:
         made = ScalarModel.from_policy(policy(pad_is_eos=True))
+        made.model.config.pad_token_id = EOS
         made.model.score.weight.data.fill_(0.1)
         made(texts()[1][None])[0, -1].backward()
-        assert made.model.config.pad_token_id == made.eos_id == EOS
+        assert made.eos_id == EOS
         assert made.model.base_model.embed_tokens.weight.grad[EOS].any()
 
     def test_an_architecture_without_a_classifier_is_refused(self) -> None:
@@ -250,6 +251,20 @@ class TestExport:
         loaded.export(tmp_path / "twice")
         was, now = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path, tmp_path / "twice"))
         assert now == was
+
+    def test_transformers_scores_the_end_of_text_where_it_was_the_padding(self, tmp_path: Path) -> None:
+        """Its own forward takes the last token that is not padding."""
+        made = ScalarModel.from_policy(policy(pad_is_eos=True))
+        made.model.score.weight.data.normal_()
+        made.export(tmp_path)
+        again, reader = AutoModelForSequenceClassification.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
+        assert reader.pad_token_id == again.config.pad_token_id == made.pad_id != EOS
+        batch = reader(["1+2=3", "3"], padding=True, return_tensors="pt")["input_ids"]
+        ended = torch.nn.functional.pad(batch, (0, 1), value=reader.pad_token_id)
+        lengths = (batch != reader.pad_token_id).sum(1)
+        ended[torch.arange(2), lengths] = EOS
+        want = made(ended)[torch.arange(2), lengths]
+        torch.testing.assert_close(again(input_ids=ended).logits[:, 0], want)
 
     def test_facts_of_a_model_that_has_none(self) -> None:
         assert scalar().facts == {}

@@ -8,7 +8,7 @@ import pytest
 from rlmods.run.journal import Journal, read_rows
 from rlmods.types import UserError
 
-ROWS = [{"id": "0", "text": "é\n"}, {"id": "1", "x": [1, None]}, {"id": "2"}]
+ROWS = [{"id": "0", "text": "é\n"}, {"id": "1", "x": [1, None]}, {"id": "2", "half a pair": "\ud83d"}]
 
 
 def written(path, rows=ROWS):
