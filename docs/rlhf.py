@@ -10,6 +10,7 @@ stages that have finished are not run again, so the same command goes on after a
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -26,7 +27,7 @@ from rich.table import Table
 
 from rlmods.data import Arithmetic
 
-TRAIN = str(Path(__file__).resolve().parents[1] / "train.py")
+TRAIN = os.path.relpath(Path(__file__).resolve().parents[1] / "train.py")
 COMPARED = {
     "sft": ("SFT, the start of the others", "#64748b"),
     "ppo": ("PPO, KL penalty", "#2563eb"),
@@ -78,10 +79,18 @@ def stages(folder: Path) -> dict[str, list[str]]:
 
 
 def write_held_out(path: Path) -> None:
-    """The sums that every run is validated on, as rankings like those that are trained on."""
-    names = ("id", "prompt", "answer", "candidates", "ranks")
-    rows = [(p.id, p.text, p.answer, p.meta["candidates"], p.meta["ranks"]) for p in Arithmetic(num_candidates=4)().val]
-    path.write_text("".join(f"{json.dumps(dict(zip(names, row, strict=True)))}\n" for row in rows))
+    """The sums that every run is validated on, with a right answer and three wrong ones."""
+    rows = [
+        {
+            "id": p.id,
+            "prompt": p.text,
+            "answer": p.answer,
+            "candidates": p.meta["candidates"],
+            "ranks": [min(r, 1) for r in p.meta["ranks"]],
+        }
+        for p in Arithmetic(num_candidates=4)().val
+    ]
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
 def measurement(folder: Path, name: str) -> list[str]:

@@ -19,7 +19,7 @@ def load(source: str, split: str) -> Rows:
     `:SPLIT` or `:CONFIG:SPLIT`; without it, a folder or name is read at `split`.
 
     Raises: UserError for a missing package, and where nothing can be loaded."""
-    datasets = extra("datasets", "gsm8k", source)
+    datasets = extra("datasets", "datasets", source)
     advice = "data.train=FILE, data.train=FOLDER or data.train=NAME:SPLIT"
     path = Path(source).expanduser()
     if path.suffix in SUFFIXES:
