@@ -17,7 +17,7 @@ train: .venv/.train
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q $(ARGS)
 
-# The whole road, SFT to PPO, and what it is compared with: about a quarter of an hour; goes on where it was interrupted.
+# The whole road, SFT to PPO, and what it is compared with: about ten minutes; goes on where it was interrupted.
 rlhf: .venv/.plot
 	$(PY) docs/rlhf.py $(ARGS)
 

@@ -29,11 +29,11 @@ from rlmods.data import Arithmetic
 
 TRAIN = os.path.relpath(Path(__file__).resolve().parents[1] / "train.py")
 COMPARED = {
-    "sft": ("SFT, the start of the others", "#64748b"),
+    "sft": ("SFT, where all start", "#64748b"),
     "ppo": ("PPO, KL penalty", "#2563eb"),
     "ppo_without_kl": ("PPO, no KL penalty", "#dc2626"),
     "dpo": ("DPO", "#16a34a"),
-    "rft": ("rejection sampling: SFT on the preferred", "#9333ea"),
+    "rft": ("rejection sampling", "#9333ea"),
 }
 """Runs in the table and the plot."""
 COLUMNS = {
@@ -80,16 +80,10 @@ def stages(folder: Path) -> dict[str, list[str]]:
 
 def write_held_out(path: Path) -> None:
     """The sums that every run is validated on, with a right answer and three wrong ones."""
-    rows = [
-        {
-            "id": p.id,
-            "prompt": p.text,
-            "answer": p.answer,
-            "candidates": p.meta["candidates"],
-            "ranks": [min(r, 1) for r in p.meta["ranks"]],
-        }
-        for p in Arithmetic(num_candidates=4)().val
-    ]
+    rows = []
+    for p in Arithmetic(num_candidates=4)().val:
+        ranks = [min(rank, 1) for rank in p.meta["ranks"]]
+        rows.append({"id": p.id, "prompt": p.text, "answer": p.answer, "candidates": p.meta["candidates"], "ranks": ranks})
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
 
 
@@ -138,18 +132,18 @@ def show(folder: Path, measured: dict[str, Any], minutes: dict[str, float]) -> N
     rows = [
         [label, *(f"{measured[name][column]:.3f}" for column in COLUMNS), f"{minutes[name]:.1f}"] for name, (label, _) in COMPARED.items()
     ]
-    table = Table(*header, title="From the same preferences, on held-out sums")
+    table = Table(*header, title="From the same preferences, on held-out sums", width=110)
     for row in rows:
         table.add_row(*row)
     print()
-    Console().print(table)
+    Console(width=110).print(table)
     lines = [header, ["---"] * len(header), *rows]
     (folder / "table.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
 def plot(folder: Path, measured: dict[str, Any]) -> None:
     """What held-out gold and proxy, KL and length did while training; KL of DPO and rejection sampling is known at the end only."""
-    figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.6), dpi=130)
+    figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.9), dpi=110)
     for panel, (metric, title) in zip(axes, PANELS.items(), strict=True):
         for name, (label, color) in COMPARED.items():
             last = measured[name]["val/kl_ref" if metric == "train/kl_ref" else metric]
@@ -165,8 +159,8 @@ def plot(folder: Path, measured: dict[str, Any]) -> None:
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
     axes[0].set_ylim(0, 1)
-    axes[0].legend(frameon=False, fontsize=8)
-    figure.tight_layout()
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="lower center", ncols=len(COMPARED), frameon=False)
+    figure.tight_layout(rect=(0, 0.08, 1, 1))
     figure.savefig(folder / "rlhf.png")
 
 

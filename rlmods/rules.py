@@ -102,7 +102,8 @@ def _answers(plan: Plan) -> str | None:
         for prompt in (*plan.splits.train, *plan.splits.val):
             if prompt.answer is None:
                 chosen = f"{group}={plan.choices.get(group)}"
-                return f"{chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN"
+                other = "" if plan.algorithm.samples_responses else ", or reward=format, as it is for validation only"
+                return f"{chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN{other}"
     return None
 
 

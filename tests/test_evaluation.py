@@ -12,10 +12,11 @@ import pytest
 import torch
 
 from rlmods import evaluation
+from rlmods.evaluate import kl_from
 from rlmods.evaluation import Validation, correctness, known, pass_at_k
 from rlmods.metrics import Meter
 from rlmods.rollout import Local
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Prompt, Response, Scores, UserError
 from tests.algo.worlds import SPLITS, even, policy
 
 PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
@@ -186,3 +187,30 @@ class TestValidation:
         assert rollout == Local(max_tokens=8, temperature=0.9, seed=3)
         assert len({tuple(r["tokens"]) for r in first[1]}) > 8
         assert Validation(samples=4)(made, rollout, even, SPLITS.val, RANK) == first
+
+
+class TestKLFrom:
+    def test_nothing_between_a_policy_and_itself(self) -> None:
+        made = policy()
+        assert kl_from(made, made, Local(max_tokens=8, temperature=0.7), SPLITS.val, 2, 64) == 0.0
+
+    @pytest.mark.parametrize("budget", [16, 4096])
+    def test_is_the_mean_log_ratio_of_its_own_tokens(self, budget: int) -> None:
+        made, other = policy(0), policy(1)
+        rollout = Local(max_tokens=8, temperature=0.7)
+        rollout.sync(made, iteration=0)
+        ratios: list[float] = []
+        for r in rollout.generate(SPLITS.val, samples=2, iteration=0):
+            tokens = torch.tensor([[*r.prompt_tokens, *r.tokens]])
+            mask = torch.arange(tokens.shape[1])[None] >= len(r.prompt_tokens)
+            own, ref = (x(tokens, mask, temperature=0.7).logprobs for x in (made, other))
+            ratios += (own - ref)[mask].tolist()
+        want = sum(ratios) / len(ratios)
+        assert want > 0.001
+        assert kl_from(other, made, rollout, SPLITS.val, 2, budget) == pytest.approx(want, rel=1e-4)
+
+    def test_of_two_vocabularies_there_is_none(self) -> None:
+        other = policy(1)
+        other.tokenizer.add_tokens(["xyz"])
+        with pytest.raises(UserError, match="its tokens are not those of the graded model"):
+            kl_from(other, policy(0), Local(max_tokens=8), SPLITS.val, 1, 64)

@@ -22,6 +22,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     rows = batch.prompts * (batch.samples if online else 1)
     size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
     steps = batch.epochs * batch.minibatches
+    alone = "; on fresh rows the ratio is 1 in a single step, whatever ratio= says" if steps == 1 and "ratio" in plan.parts else ""
     sizes = {name: sum(p.numel() for p in network.parameters()) / 1e6 for name, network in learner.networks.items()}
     main, *others = learner.networks
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
@@ -35,7 +36,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
-        f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens",
+        f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{alone}",
         "length": f"{plan.config.trainer.max_iterations} iterations, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }

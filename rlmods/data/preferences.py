@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from lightning.pytorch.utilities import rank_zero_warn
 
@@ -37,7 +37,8 @@ class Preferences(Jsonl):
     warning.
 
     Raises: UserError as `data=jsonl` does, and for an empty response, a text with two ranks, lists of different lengths, a prompt that
-    differs within a row, and a row with other columns of judgements than the first."""
+    differs within a row, a row with other columns of judgements than the first, and a column that was given another name than the usual
+    and is not there."""
 
     answer: str | None = "answer"
     """Column with the gold answer, a text or a number; a row may lack it."""
@@ -73,7 +74,9 @@ class Preferences(Jsonl):
         used = flat = 0
         for line, where, row in super()._rows(source, split):
             try:
-                layout = layout or self._layout(row, where)
+                if not layout:
+                    self._check_named(row, where)
+                    layout = self._layout(row, where)
                 judged = self._judged(row, layout, where)
             except UserError as error:
                 if not self.skip_invalid:
@@ -95,6 +98,13 @@ class Preferences(Jsonl):
     def _prompt(self, row: Row, where: str, default_id: str) -> Prompt:
         plain = replace(self, response=None, answer=None if row.get(self.answer or "") is None else self.answer)
         return super(Preferences, plain)._prompt(row, where, default_id)
+
+    def _check_named(self, row: Row, where: str) -> None:
+        """Raises: UserError where a column that was named is not there; the usual names are looked for only."""
+        usual = {field.name: field.default for field in fields(self)}
+        for field in COLUMNS:
+            if getattr(self, field) not in (None, usual[field]):
+                column(row, str(getattr(self, field)), where, field, optional=True)
 
     def _layout(self, row: Row, where: str) -> list[str]:
         """The fields whose columns are read."""

@@ -171,6 +171,8 @@ CASES = [
     ([{"question": "q", "candidates": [{"text": "a"}, {"text": "b"}]}], {}, r'1: no column "prompt"; .*; type data.prompt='),
     ([{"prompt": "q", "response": "a"}], {}, r"1: no preferences in the columns prompt, response; type data.chosen=.*or data=jsonl"),
     ([{"question": "q", "good": "a", "bad": "b"}], {}, r"1: no preferences in the columns question, good, bad; type data.chosen=COLUMN"),
+    ([{"prompt": "q", "candidates": ["a", "b"], "rank": [1, 0]}], {"ranks": "rnk"}, r'1: no column "rnk"; .*type data.ranks=rank'),
+    ([PAIR], {"margin": "margn"}, r'1: no column "margn"; columns: .*; type data.margin='),
     ([PAIR, {**PAIR, "chosen": " "}], {}, r'2: column "chosen" is empty'),
     ([PAIR, {**PAIR, "rejected": 5}], {}, r'2: column "rejected" must hold text, found a number'),
     ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response that has another rank'),
