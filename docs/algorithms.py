@@ -22,7 +22,9 @@ HEADER = """# Every algorithm on the embedded default
 
 `policy=tiny data=arithmetic`, 200 held-out sums; mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. The policy
 starts at the same weights whatever the seed. One untuned run each, short enough for a laptop: they show that everything learns, not which
-algorithm is best. Made by `python docs/algorithms.py FOLDER 2`.
+algorithm is best. A default iteration is a single optimizer step, in which the ratio is 1: gspo, sapo and gmpo, which differ in the ratio
+alone, then take the same steps (`batch.minibatches=4` tells them apart). Made by `python docs/algorithms.py FOLDER 2`; minutes are wall
+time, pauses included.
 
 | `python train.py` | measured | before | after | best | minutes |
 |---|---|---|---|---|---|
