@@ -40,6 +40,8 @@ class Outcome:
 @dataclass(slots=True)
 class _Worker:
     process: subprocess.Popen[bytes]
+    output: int
+    """File descriptor its replies come from."""
     ready: bool = False
     item: int | None = None
     """Which call it is busy with."""
@@ -55,7 +57,10 @@ class _Worker:
 
     def receive(self) -> list[dict[str, Any]] | None:
         """The replies that have arrived; None: it is gone."""
-        chunk = os.read(_output(self), 65536)
+        try:
+            chunk = os.read(self.output, 65536)
+        except OSError:  # closed beneath a thread that still waits as the interpreter ends
+            return None
         if not chunk:
             return None
         *lines, self.unread = (self.unread + chunk).split(b"\n")
@@ -104,7 +109,8 @@ class Pool:
             stdout=subprocess.PIPE,
             env=environment,
         )
-        worker = _Worker(process, deadline=time.monotonic() + START_TIMEOUT_S)
+        assert process.stdout is not None
+        worker = _Worker(process, process.stdout.fileno(), deadline=time.monotonic() + START_TIMEOUT_S)
         worker.finalizer = weakref.finalize(self, _end, process, os.getpid())
         return worker
 
@@ -113,11 +119,6 @@ class Pool:
 def shared(target: str, workers: int, _process: int = 0) -> Pool:
     """One pool per function and size in this process; pass `os.getpid()`, as a forked child must not speak into its parent's pipes."""
     return Pool(target, workers=workers)
-
-
-def _output(worker: _Worker) -> int:
-    assert worker.process.stdout is not None
-    return worker.process.stdout.fileno()
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -167,7 +168,7 @@ class _Batch:
 
     def hire(self, worker: _Worker) -> None:
         self.busy[worker.process.pid] = worker
-        self.selector.register(_output(worker), selectors.EVENT_READ, worker)
+        self.selector.register(worker.output, selectors.EVENT_READ, worker)
         if worker.ready:
             self.assign(worker)
 
@@ -219,7 +220,7 @@ class _Batch:
         self.pool.give_back(worker)
 
     def forget(self, worker: _Worker) -> None:
-        self.selector.unregister(_output(worker))
+        self.selector.unregister(worker.output)
         del self.busy[worker.process.pid]
 
     def patience(self) -> float:

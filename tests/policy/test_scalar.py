@@ -254,12 +254,14 @@ class TestExport:
 
     def test_transformers_scores_the_end_of_text_where_it_was_the_padding(self, tmp_path: Path) -> None:
         """Its own forward takes the last token that is not padding."""
-        made = ScalarModel.from_policy(policy(pad_is_eos=True))
+        base = policy(pad_is_eos=True)
+        base.tokenizer.unk_token = "<pad>"
+        made = ScalarModel.from_policy(base)
         made.model.score.weight.data.normal_()
         made.export(tmp_path)
         again, reader = AutoModelForSequenceClassification.from_pretrained(tmp_path), AutoTokenizer.from_pretrained(tmp_path)
         assert reader.pad_token_id == again.config.pad_token_id == made.pad_id != EOS
-        batch = reader(["1+2=3", "3"], padding=True, return_tensors="pt")["input_ids"]
+        batch = reader(["1+2=3", "3"], padding=True, padding_side="right", return_tensors="pt")["input_ids"]
         ended = torch.nn.functional.pad(batch, (0, 1), value=reader.pad_token_id)
         lengths = (batch != reader.pad_token_id).sum(1)
         ended[torch.arange(2), lengths] = EOS

@@ -125,6 +125,13 @@ def test_no_process_outlives_its_pool() -> None:
     assert until(lambda: not alive(pid))
 
 
+def test_a_worker_closed_beneath_its_reader_is_gone() -> None:
+    """As when the interpreter ends in the middle of a call."""
+    worker = Pool(TARGET, workers=1).take()
+    worker.kill()
+    assert worker.receive() is None
+
+
 @pytest.mark.parametrize("ending", ["", "os.kill(os.getpid(), 9)"])
 def test_no_process_outlives_its_parent_even_in_the_middle_of_a_call(ending: str) -> None:
     code = f"""
