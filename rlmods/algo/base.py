@@ -44,7 +44,6 @@ class PolicyGradient(Improvement):
         surplus: Literal["keep", "drop"] = "keep",
         normalize_reward: bool = False,
         clip_reward: float | None = None,
-        reference_every: int | None = None,
         **shared: Any,
     ) -> None:
         """
@@ -55,12 +54,11 @@ class PolicyGradient(Improvement):
             surplus: groups kept beyond what the iteration needs wait for the next one, or are dropped (and counted).
             normalize_reward: rewards by running mean and standard deviation.
             clip_reward: bound on the absolute reward, after normalisation.
-            reference_every: iterations after which the reference becomes the policy (iterative GRPO); None: never.
         """
         super().__init__(**shared)
         self.sampling, self.advantage = sampling, advantage
         self.overlong_filter, self.max_draws, self.fallback, self.surplus = overlong_filter, max_draws, fallback, surplus
-        self.reward_scale, self.reference_every = RewardScale(normalize_reward, clip_reward), reference_every
+        self.reward_scale = RewardScale(normalize_reward, clip_reward)
         self.pool = Pool()
         self.draws = 0
         """Batches of prompts since the run began."""
@@ -156,15 +154,16 @@ class PolicyGradient(Improvement):
 
     def credit(self, experience: Experience) -> Experience:
         """Values, reference log-probabilities, KL in the reward, and advantages."""
-        in_reward = bool(self.frozen) and self.kl.where == "reward"
+        in_reward = bool(self.reference) and self.kl.where == "reward"
         if self.critic is not None or in_reward:
             own = self.score(experience, self.policy, critic=True)
             values = experience.values if self.critic is None else own.values
             experience = replace(experience, old_logprobs=own.logprobs, values=values)
-        if self.frozen:
-            experience = replace(experience, ref_logprobs=(reference := self.score(experience, self.frozen[0]).logprobs))
+        if self.reference:
+            experience = self.referenced(experience)
             if in_reward:
-                distance = torch.where(experience.mask, self.kl(experience.old_logprobs, reference), 0.0)
+                assert experience.ref_logprobs is not None
+                distance = torch.where(experience.mask, self.kl(experience.old_logprobs, experience.ref_logprobs), 0.0)
                 experience = replace(experience, rewards=experience.rewards - self.kl.coefficient * distance)
                 self.meter.mean("train/kl_ref", distance, experience.mask)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
@@ -189,15 +188,10 @@ class PolicyGradient(Improvement):
     def with_replay(self, fresh: Experience) -> Experience:
         experience = super().with_replay(fresh)
         old = experience.version < self.iteration
-        if self.frozen and self.reference_every and self.across_ranks(old.sum()) > 0:  # they met an earlier reference
+        if self.reference.moves and self.across_ranks(old.sum()) > 0:  # they met an earlier one
             with self.timed("score"):
-                experience = replace(experience, ref_logprobs=self.score(experience, self.frozen[0]).logprobs)
+                experience = self.referenced(experience)
         return experience
-
-    def finish_iteration(self) -> None:
-        super().finish_iteration()
-        if self.frozen and self.reference_every and self.iteration % self.reference_every == 0:
-            self.frozen[0].load_state_dict(self.policy.state_dict())
 
     def wait(self) -> Experience:
         """Surplus groups that stay for the next iteration: the newest, at most as many as that trains on. More would only age, on ranks
@@ -215,13 +209,9 @@ class PolicyGradient(Improvement):
     # The checkpoint
 
     def state(self) -> dict[str, Any]:
-        moved = bool(self.frozen) and self.reference_every is not None
-        reference = {"reference": self.frozen[0].state_dict()} if moved else {}
-        return super().state() | {"draws": self.draws, "pool": self.pool.state()} | reference
+        return super().state() | {"draws": self.draws, "pool": self.pool.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.draws = state["draws"]
         self.pool.load_state(state["pool"])
-        if "reference" in state:
-            self.frozen[0].load_state_dict(state["reference"])

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.comparison import assemble_comparison, mismatched
 from rlmods.algo.learner import Loss
 from rlmods.algo.offline import Offline, gathered
+from rlmods.algo.reference import Reference
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.base import Policy
@@ -47,12 +48,11 @@ class DPO(Offline):
             raise UserError(f"algo.reference={reference}: one of live, precomputed")
         if not sft_coefficient >= 0:
             raise UserError(f"algo.sft_coefficient={sft_coefficient}: must be at least 0")
-        self.preference, self.reference, self.sft_coefficient = preference, reference, sft_coefficient
+        self.preference, self.precompute, self.sft_coefficient = preference, reference == "precomputed", sft_coefficient
         self.needs_kl = bool(getattr(preference, "needs_kl", False))
-        if self.needs_kl and reference == "precomputed":
+        if self.needs_kl and self.precompute:
             raise UserError("this preference loss scores new pairs of prompt and response all along: type algo.reference=live")
-        # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
-        self.frozen: tuple[Policy, ...] = (self.policy.frozen_copy(),) if preference.needs_reference else ()
+        self.reference = Reference(self.policy if preference.needs_reference else None)
         self.known: dict[str, Tensor] = {}
         """Reference log-probabilities of each prompt's candidates, by id, where they are precomputed."""
         self.kl = torch.zeros(())
@@ -60,13 +60,11 @@ class DPO(Offline):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        for network in self.frozen:
-            network.to(self.device)
-        if self.frozen and self.reference == "precomputed":
+        if self.reference and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
             with self.trainer.precision_plugin.forward_context():
                 self.known = self.precomputed([p for p in (*data.train, *self.validation_prompts) if self.column in p.meta])
-            self.frozen = ()
+            self.reference.release()
 
     # The rows
 
@@ -79,7 +77,7 @@ class DPO(Offline):
 
     def referenced(self, rows: Comparison) -> Comparison:
         """The same rows with the reference's log-probabilities, where the loss needs them."""
-        return replace(rows, ref_logprobs=self.score(rows, self.frozen[0])) if self.frozen else rows
+        return replace(rows, ref_logprobs=self.score(rows, self.reference())) if self.reference else rows
 
     def precomputed(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
         """What the reference says of every candidate, by prompt id: each rank scores its share."""
@@ -87,7 +85,7 @@ class DPO(Offline):
         for start in range(0, len(prompts), self.batch.prompts):
             batch = prompts[start : start + self.batch.prompts]
             mine = batch[self.global_rank :: self.trainer.world_size]
-            scored = self.score(assemble_comparison(mine or batch[:1], self.policy).to(self.device), self.frozen[0]).cpu()
+            scored = self.score(assemble_comparison(mine or batch[:1], self.policy).to(self.device), self.reference()).cpu()
             found |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(mine, scored, strict=False)}
         return {name: row for part in gathered(found) for name, row in part.items()}
 
@@ -111,7 +109,7 @@ class DPO(Offline):
     def divergence(self, batch: Comparison) -> Tensor:
         """max(0, mean of log pi / pi_ref) over responses to other prompts: an estimate of KL(pi || pi_ref) over all ranks."""
         strangers = mismatched(batch, self.policy.context_length).to(self.device)
-        ratios, present = self.score(strangers, self.policy) - self.score(strangers, self.frozen[0]), strangers.mask.any(2)
+        ratios, present = self.score(strangers, self.policy) - self.score(strangers, self.reference()), strangers.mask.any(2)
         total, count = self.across_ranks(torch.stack([ratios[present].sum(), present.sum()]))
         mean: Tensor = total / count.clamp(min=1)
         return mean.clamp(min=0).float()

@@ -14,6 +14,7 @@ from rlmods.algo import record
 from rlmods.algo.controllers import EntropyBonus
 from rlmods.algo.learner import Learner, Loss
 from rlmods.algo.ptx import Stream
+from rlmods.algo.reference import Reference
 from rlmods.algo.replay import Replay
 from rlmods.critic.loss import value_loss
 from rlmods.critic.shared import ValueHead
@@ -49,6 +50,7 @@ class Improvement(Learner):
         ptx_coefficient: float = 0.0,
         ptx_rows: int = 32,
         entropy_rate: float = 0.01,
+        reference_every: int | None = None,
         **shared: Any,
     ) -> None:
         """
@@ -63,6 +65,7 @@ class Improvement(Learner):
             ptx_coefficient: weight of the imitation loss (InstructGPT's gamma, token mean).
             ptx_rows: rows of it in one optimizer step, at least one a rank.
             entropy_rate: how far the entropy bonus moves in an iteration, by nats that the entropy is off its target.
+            reference_every: iterations after which the reference becomes the policy (iterative GRPO); None: never.
         """
         super().__init__(**shared)
         self.kl, self.ratio, self.aggregation, self.target_kl = kl, ratio, aggregation, target_kl
@@ -70,8 +73,7 @@ class Improvement(Learner):
         self.entropy_bonus = EntropyBonus(entropy_coefficient, target_entropy, entropy_rate)
         self.replay = Replay(replay_fraction, replay_staleness)
         self.ptx_coefficient, self.stream = ptx_coefficient, Stream(ptx_prompts, ptx_rows, self.seed)
-        # In a tuple, so that it is no submodule: frozen weights stay out of checkpoint and optimizer.
-        self.frozen: tuple[Policy, ...] = (self.policy.frozen_copy(),) if getattr(kl, "needs_reference", True) else ()
+        self.reference = Reference(self.policy if getattr(kl, "needs_reference", True) else None, reference_every)
         self.moved = torch.zeros(2, dtype=torch.float64)
         """Distance from the old policy in the latest optimizer step: sum over tokens, and tokens."""
 
@@ -99,8 +101,6 @@ class Improvement(Learner):
             raise UserError(f"algo.ptx_rows={self.stream.num_rows} leaves ranks without rows: type algo.ptx_rows={self.trainer.world_size}")
         self.replay.to(self.device)
         self.moved = self.moved.to(self.device)
-        for network in self.frozen:
-            network.to(self.device)
 
     def improve(self, fresh: Experience, waiting: Experience) -> Experience:
         """Epochs x minibatches of optimizer steps on the rows of one iteration.
@@ -195,6 +195,10 @@ class Improvement(Learner):
             if found.values is not None:
                 values[rows, : found.values.shape[1]] = found.values[: len(rows)]
         return Scored(logprobs, torch.zeros_like(logprobs), values)
+
+    def referenced(self, experience: Experience) -> Experience:
+        """The same rows with the reference's log-probabilities."""
+        return replace(experience, ref_logprobs=self.score(experience, self.reference()).logprobs)
 
     def forwarded(self, micro: Experience, policy: Policy, *, entropy: bool = False) -> Scored:
         """What policy and critic say of these rows. A critic that is a head on the policy's trunk is read in the same forward."""

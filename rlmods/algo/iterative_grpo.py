@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from rlmods.algo.grpo import GRPO
+from rlmods.algo.judged import by_prompt
 from rlmods.algo.offline import gathered
 from rlmods.algo.refresh import Refresh
 from rlmods.protocols import Judge
@@ -52,8 +53,8 @@ class IterativeGRPO(GRPO):
         super().__init__(**shared)
         if not 0 <= refresh_replay < 1:
             raise UserError(f"algo.refresh_replay={refresh_replay}: must be 0 or more and below 1")
-        assert self.reference_every is not None  # a rule sees to it
-        self.judged = -(-refresh_prompts // self.reference_every)
+        assert self.reference.every is not None  # a rule sees to it
+        self.judged = -(-refresh_prompts // self.reference.every)
         """Prompts in each iteration."""
         models = [term["reward"] for term in self.reward.terms.values() if isinstance(term["reward"], Neural)]
         self.refresh = Refresh(
@@ -67,12 +68,12 @@ class IterativeGRPO(GRPO):
 
     def observe(self, responses: Sequence[Response]) -> None:
         super().observe(responses)
-        groups = [responses[i : i + self.batch.samples] for i in range(0, len(responses), self.batch.samples)]
+        groups = by_prompt(responses, self.batch.samples)
         with self.timed("judge"):
             self.refresh.observe(groups[: max(1, self.judged // self.trainer.world_size)])
 
     def finish_iteration(self) -> None:
-        if (self.iteration + 1) % (self.reference_every or 1) == 0:
+        if (self.iteration + 1) % (self.reference.every or 1) == 0:
             with self.timed("refresh"):
                 found = self.refresh.end_round(self.generator(REFRESH), gathered)
             for name, value in found.items():

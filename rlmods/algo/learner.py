@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.batch import Batch
+from rlmods.algo.reference import Reference
 from rlmods.evaluation import Validation
 from rlmods.metrics import Meter, peak_memory_mb
 from rlmods.ops import pack
@@ -64,9 +65,8 @@ class Learner(L.LightningModule):
         self.name, self.policy, self.rollout, self.reward = name, policy, rollout, reward
         self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
         self.validation, self.validation_prompts = validation, validation_prompts
-        self.iteration = 0
-        self.optimizer_steps = 0
-        self.response_tokens = 0
+        self.reference = Reference()
+        self.iteration, self.optimizer_steps, self.response_tokens = 0, 0, 0
         self.meter = Meter()
         self.seconds: Counter[str] = Counter()
         self.samples: list[dict[str, Any]] = []
@@ -115,8 +115,7 @@ class Learner(L.LightningModule):
         self.meter.mean("train/skipped_steps", float(empty))
         if empty:
             return
-        optimizer = self.optimizers()
-        assert not isinstance(optimizer, list)
+        optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True):
             totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
@@ -133,10 +132,8 @@ class Learner(L.LightningModule):
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
         """Row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
-        plan: list[Tensor] = []
-        for epoch in range(self.batch.epochs):
-            plan += torch.randperm(num_rows, generator=self.generator(epoch)).tensor_split(self.batch.minibatches)
-        return plan
+        orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
+        return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
 
     def generator(self, purpose: int) -> torch.Generator:
         """Random numbers that depend on seed, iteration and `purpose` alone."""
@@ -165,6 +162,7 @@ class Learner(L.LightningModule):
 
     def on_fit_start(self) -> None:
         self.meter = Meter(self.device)
+        self.reference.to(self.device)
         if self.rollout is not None:
             self.rollout.sync(self.policy, iteration=self.iteration)
 
@@ -184,6 +182,7 @@ class Learner(L.LightningModule):
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have made no step
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
+        self.reference.follow(self)
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
         for controller in self.controllers.values():
             controller.adapt(metrics)
@@ -244,11 +243,12 @@ class Learner(L.LightningModule):
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond what Lightning saves: plain values and tensors only."""
         counts = {"iteration": self.iteration, "optimizer_steps": self.optimizer_steps, "response_tokens": self.response_tokens}
-        return counts | {"controllers": {name: part.state_dict() for name, part in self.controllers.items()}}
+        controllers = {name: part.state_dict() for name, part in self.controllers.items()}
+        return counts | {"reference": self.reference.state_dict(), "controllers": controllers}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.iteration, self.optimizer_steps = state["iteration"], state["optimizer_steps"]
-        self.response_tokens = state["response_tokens"]
+        self.iteration, self.optimizer_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
+        self.reference.load_state_dict(state["reference"])
         for name, part in self.controllers.items():
             part.load_state_dict(state["controllers"][name])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -10,8 +10,8 @@ import torch
 from rlmods.algo.batch import Batch
 from rlmods.algo.comparison import stack
 from rlmods.algo.dpo import DPO
+from rlmods.algo.judged import Judged, by_prompt, judged
 from rlmods.evaluation import row
-from rlmods.judge import rankings
 from rlmods.protocols import Judge
 from rlmods.types import Comparison, Prompt, Response, Scores
 
@@ -34,7 +34,7 @@ class OnlineDPO(DPO):
             reference_every: iterations after which the reference becomes the policy; None: never.
         """
         super().__init__(**shared)
-        self.judge, self.reference_every = judge, reference_every
+        self.judge, self.reference.every = judge, reference_every
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:
@@ -48,20 +48,15 @@ class OnlineDPO(DPO):
 
     @torch.no_grad()
     def ranked(self, prompts: Sequence[Prompt]) -> Comparison:
-        """Responses to each prompt with the judge's ranks. Of equal responses one stays; one that could not be judged leaves, and so do all
-        responses to a prompt where none is better than another: nothing says whether they are good."""
+        """Responses to each prompt with the judge's ranks, where one is better than another."""
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
-        groups = [responses[i : i + self.batch.samples] for i in range(0, len(responses), self.batch.samples)]
-        differing = [list({tuple(r.tokens): r for r in group}.values()) for group in groups]
         with self.timed("reward"):
-            judged = rankings(self.judge, [(p, [r.text for r in group]) for p, group in zip(prompts, differing, strict=True)])
-        ranks = [ranking for ranking, _ in judged]
-        self.watch(responses, differing, ranks)
-        known = [[(r, rank) for r, rank in zip(*pair, strict=True) if rank is not None] for pair in zip(differing, ranks, strict=True)]
-        known = [pairs if len({rank for _, rank in pairs}) > 1 else [] for pairs in known]
+            found = judged(self.judge, by_prompt(responses, self.batch.samples))
+        self.watch(responses, found)
+        known = [group.preferences for group in found]
         rows = stack(
-            [list(group[0].prompt_tokens) for group in groups],
+            [list(first.prompt_tokens) for first in responses[:: self.batch.samples]],
             [[list(r.tokens) for r, _ in pairs] or [[]] for pairs in known],
             [[rank for _, rank in pairs] or [0] for pairs in known],
             self.policy.pad_id,
@@ -69,29 +64,15 @@ class OnlineDPO(DPO):
         with self.timed("score"):
             return self.referenced(rows.to(self.device))
 
-    def watch(self, responses: list[Response], groups: list[list[Response]], ranks: list[list[int | None]]) -> None:
+    def watch(self, responses: list[Response], groups: list[Judged]) -> None:
         """What was sampled, and how the judge found it."""
-        told = [rank for ranking in ranks for rank in ranking]
+        said, told = [r for group in groups for r in group.responses], [rank for group in groups for rank in group.ranks]
         self.meter.total("train/responses", len(responses))
         self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
         self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
-        self.meter.mean("train/unique_fraction", sum(map(len, groups)) / len(responses))
+        self.meter.mean("train/unique_fraction", len(said) / len(responses))
         self.meter.mean("train/unjudged_fraction", torch.tensor([float(rank is None) for rank in told]))
-        self.meter.mean("train/flat_group_fraction", torch.tensor([float(len(set(ranking) - {None}) < 2) for ranking in ranks]))
-        said, scores = [r for group in groups for r in group], Scores([None] * len(told), columns={"rank": told})
+        self.meter.mean("train/flat_group_fraction", torch.tensor([float(not group.preferences) for group in groups]))
+        scores = Scores([None] * len(told), columns={"rank": told})
         self.samples += [row(response, scores, i) | {"iteration": self.iteration + 1} for i, response in enumerate(said)]
         self.response_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
-
-    def finish_iteration(self) -> None:
-        super().finish_iteration()
-        if self.frozen and self.reference_every and self.iteration % self.reference_every == 0:
-            self.frozen[0].load_state_dict(self.policy.state_dict())
-
-    def state(self) -> dict[str, Any]:
-        moved = bool(self.frozen) and self.reference_every is not None
-        return super().state() | ({"reference": self.frozen[0].state_dict()} if moved else {})
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        super().load_state(state)
-        if "reference" in state:
-            self.frozen[0].load_state_dict(state["reference"])

@@ -5,24 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.experience import assemble
 from rlmods.algo.measures import auc
-from rlmods.algo.offline import Offline, gathered
+from rlmods.algo.offline import gathered
+from rlmods.algo.scalar import Scalar
 from rlmods.metrics import Meter
-from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 
-class ProcessRewardModel(Offline):
+class ProcessRewardModel(Scalar):
     """Say of each step whether it is right: `-mean over steps of l log p + (1 - l) log(1 - p)`, with l the label and p = sigmoid of the
     number at the step's last token. The end-of-text token belongs to the last step.
 
@@ -30,22 +29,9 @@ class ProcessRewardModel(Offline):
     2305.20050, section 2.6) and Math-Shepherd (arXiv 2312.08935, equation 2).
     """
 
-    groups: ClassVar[tuple[str, ...]] = Offline.groups
+    facts: ClassVar[dict[str, Any]] = {"kind": "process"}
     column: ClassVar[str] = "steps"
     needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
-
-    def __init__(self, **shared: Any) -> None:
-        super().__init__(**shared)
-        self.scalar = ScalarModel.from_policy(self.policy)
-        del self.policy  # neither trained nor saved
-        self.scalar.facts.update(kind="process")
-
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        return {"reward_model": self.scalar}
-
-    def export(self, folder: Path) -> None:
-        self.scalar.export(folder)
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
         """`mask` and `steps` are True on the last token of each step, and `rewards` hold the labels there."""

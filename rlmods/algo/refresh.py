@@ -10,7 +10,7 @@ import torch
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.comparison import assemble_comparison, scored
-from rlmods.judge import rankings
+from rlmods.algo.judged import judged
 from rlmods.ops import pack
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.scalar import ScalarModel
@@ -46,15 +46,11 @@ class Refresh:
 
     def observe(self, groups: Sequence[Sequence[Response]]) -> None:
         """Have the different responses to each prompt ranked; those not judged, and prompts without a preference, are left out."""
-        differing = [list({r.text: r for r in group if r.tokens}.values()) for group in groups]
-        asked = [group for group in differing if len(group) > 1]
-        judged = rankings(self.judge, [(group[0].prompt, [r.text for r in group]) for group in asked])
-        for group, (ranks, _) in zip(asked, judged, strict=True):
-            told = [(r, rank) for r, rank in zip(group, ranks, strict=True) if rank is not None]
-            if len({rank for _, rank in told}) > 1:
+        for group in judged(self.judge, groups):
+            if told := group.preferences:
                 texts, order = tuple(r.text for r, _ in told), tuple(rank for _, rank in told)
                 meta = {"candidates": texts, "ranks": order, "finished": tuple(r.finish == "stop" for r, _ in told)}
-                prompt = group[0].prompt
+                prompt = told[0][0].prompt
                 self.fresh.append(Prompt(id=prompt.id, text=prompt.text, messages=prompt.messages, meta=meta))
 
     def end_round(self, generator: torch.Generator, gathered: Callable[[list[Prompt]], list[list[Prompt]]]) -> dict[str, float]:

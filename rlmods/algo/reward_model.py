@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from rlmods.algo.comparison import assemble_comparison, scored
 from rlmods.algo.measures import auc, calibration_error, correlation
-from rlmods.algo.offline import Offline, gathered
+from rlmods.algo.offline import gathered
+from rlmods.algo.scalar import Scalar
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right
-from rlmods.policy.scalar import POOLINGS, ScalarModel
+from rlmods.policy.scalar import POOLINGS
 from rlmods.types import Comparison, Prompt, Totals, UserError
 
 
-class RewardModel(Offline):
+class RewardModel(Scalar):
     """Score responses so that better ones score higher: the policy's trunk under a head of one number, trained with a `ranking` loss.
 
     Reads `prompt.meta["candidates"]` and `["ranks"]`. The second stage of the classic road (InstructGPT, arXiv 2203.02155, section 3.5).
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Offline.groups, "ranking")
+    groups: ClassVar[tuple[str, ...]] = (*Scalar.groups, "ranking")
+    facts: ClassVar[dict[str, Any]] = {"kind": "reward", "offset": 0.0}
     recipe: ClassVar[dict[str, str]] = {"ranking": "bradley_terry"}
     column: ClassVar[str] = "candidates"
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
@@ -46,16 +47,7 @@ class RewardModel(Offline):
         if not centre >= 0:
             raise UserError(f"algo.centre={centre}: must be at least 0")
         self.ranking, self.centre, self.zero_mean = ranking, centre, zero_mean
-        self.scalar = ScalarModel.from_policy(self.policy)
-        del self.policy  # neither trained nor saved
-        self.scalar.facts.update(kind="reward", pooling=pooling, offset=0.0)
-
-    @property
-    def networks(self) -> dict[str, nn.Module]:
-        return {"reward_model": self.scalar}
-
-    def export(self, folder: Path) -> None:
-        self.scalar.export(folder)
+        self.scalar.facts["pooling"] = pooling
 
     def rows(self, prompts: Sequence[Prompt]) -> Comparison:
         return assemble_comparison(prompts, self.scalar).to(self.device)

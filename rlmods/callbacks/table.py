@@ -26,13 +26,12 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     sizes = {name: sum(p.numel() for p in network.parameters()) / 1e6 for name, network in learner.networks.items()}
     main, *others = learner.networks
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
-    frozen = getattr(learner, "frozen", ())
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
         main: f"{sizes[main]:.1f}M parameters, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
-        "reference": f"a frozen copy, {sizes[main]:.1f}M more" if frozen else "none, as no KL is asked for",
+        "reference": f"a frozen copy, {sizes[main]:.1f}M more" if learner.reference else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "

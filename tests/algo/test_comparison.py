@@ -78,6 +78,6 @@ def test_beginning_of_text_comes_once_in_every_algorithm(text: bool) -> None:
     for kind, parts in kinds.items():
         made = learner(kind, policy=Policy(llama(), tokenizer_with_bos(Chat.TEMPLATE)), **parts)
         if kind is DPO:
-            made.frozen = ()
+            made.reference.release()
         tokens = made.rows([prompt]).tokens.flatten(0, -2)[0].tolist()
         assert tokens == [*asked, 3, 4, 1], kind

@@ -85,7 +85,7 @@ class TestLoss:
         loss = torch.zeros(())
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.frozen[0], prompt, k).detach()) for k in range(len(ranks))]
+            h = [0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference(), prompt, k).detach()) for k in range(len(ranks))]
             pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
             loss = loss + sum(torch.log(1 + torch.exp(h[j] - h[i])) for i, j in pairs) / max(1, len(pairs)) / len(RAGGED)
         made.zero_grad()
@@ -136,7 +136,7 @@ class TestReference:
         for reference in ("live", "precomputed"):
             made = dpo(preference, reference=reference, validation_prompts=list(SPLITS.val), batch=Batch(prompts=8, minibatches=2))
             rows = fit(made, 4)
-            assert bool(made.frozen) == (reference == "live")
+            assert bool(made.reference) == (reference == "live")
             found.append((torch.cat([p.flatten() for p in made.policy.parameters()]), rows))
         torch.testing.assert_close(found[0][0], found[1][0], rtol=0, atol=1e-4)
         for a, b in zip(found[0][1], found[1][1], strict=True):
@@ -147,14 +147,14 @@ class TestReference:
         made = dpo()
         fit(made, 2)
         start = policy().state_dict()
-        assert all(torch.equal(x, start[name]) for name, x in made.frozen[0].state_dict().items())
+        assert all(torch.equal(x, start[name]) for name, x in made.reference().state_dict().items())
         assert not any(torch.equal(x, start[name]) for name, x in made.policy.state_dict().items() if x.is_floating_point())
-        assert not any(p.requires_grad for p in made.frozen[0].parameters())
+        assert not any(p.requires_grad for p in made.reference().parameters())
         assert len(made.state_dict()) == len(start)
 
     @pytest.mark.parametrize("name", ["simpo", "orpo"])
     def test_is_not_made_where_the_loss_needs_none(self, name: str) -> None:
-        assert dpo(LOSSES[name]).frozen == ()
+        assert not dpo(LOSSES[name]).reference
         assert alone(dpo(LOSSES[name])).rows(RAGGED).ref_logprobs is None
 
 
@@ -168,15 +168,14 @@ class TestDivergence:
             meta = RAGGED[(p + 1) % 4].meta
             for k in range(len(meta["ranks"])):
                 swapped = replace(prompt, meta=meta)
-                ratios.append((plain(made, made.policy, swapped, k) - plain(made, made.frozen[0], swapped, k)).item())
+                ratios.append((plain(made, made.policy, swapped, k) - plain(made, made.reference(), swapped, k)).item())
         assert made.divergence(rows).item() == pytest.approx(max(0, sum(ratios) / len(ratios)), abs=1e-4)
 
     def test_is_not_negative_and_does_not_depend_on_microbatches(self) -> None:
         made, rows = moved(KTO())
-        made.frozen, away = (made.policy,), made.frozen[0]
-        made.policy = away
+        made.reference.policy, made.policy = made.policy, made.reference.policy
         there = made.divergence(rows)
-        made.policy, made.frozen = made.frozen[0], (away,)
+        made.reference.policy, made.policy = made.policy, made.reference.policy
         back = made.divergence(rows)
         assert min(there, back) == 0 < max(there, back)
         made.batch = replace(made.batch, token_budget=1)
@@ -218,7 +217,7 @@ class TestTraining:
         right = []
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [plain(made, made.policy, prompt, k) - plain(made, made.frozen[0], prompt, k) for k in range(len(ranks))]
+            h = [plain(made, made.policy, prompt, k) - plain(made, made.reference(), prompt, k) for k in range(len(ranks))]
             right += [float(h[i] > h[j]) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
         assert known == pytest.approx(sum(right) / len(right))
 

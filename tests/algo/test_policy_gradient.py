@@ -182,7 +182,7 @@ class TestKL:
     def test_in_the_reward_is_taken_off(self):
         made = learner(kl=Penalty("k1", 0.5, "reward"))
         with torch.no_grad():
-            for p in made.frozen[0].parameters():
+            for p in made.reference().parameters():
                 p.add_(torch.randn_like(p) * 0.1)
         batch = collected(made)
         drift = torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
@@ -191,15 +191,15 @@ class TestKL:
         assert drift.abs().max() > 0.01
 
     def test_no_reference_where_none_is_asked_for(self):
-        assert learner().frozen == ()
-        assert len(learner(kl=Penalty("k3", 0.04, "loss")).frozen) == 1
+        assert not learner().reference
+        assert learner(kl=Penalty("k3", 0.04, "loss")).reference
 
     def test_reference_never_moves_and_is_not_saved(self):
         made = learner(kl=Penalty("k3", 0.04, "loss"))
-        before = [p.clone() for p in made.frozen[0].parameters()]
+        before = [p.clone() for p in made.reference().parameters()]
         rows = fit(made, 3)
-        assert all(torch.equal(a, b) for a, b in zip(before, made.frozen[0].parameters(), strict=True))
-        assert not any(p.requires_grad for p in made.frozen[0].parameters())
+        assert all(torch.equal(a, b) for a, b in zip(before, made.reference().parameters(), strict=True))
+        assert not any(p.requires_grad for p in made.reference().parameters())
         assert not any("frozen" in name for name in made.state_dict())
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5

@@ -1,0 +1,54 @@
+"""The policy that distances are measured from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from rlmods.policy.base import Policy
+
+
+class Reference:
+    """A frozen copy of the policy as it is where training starts; with `every`, as it is after each so many iterations.
+
+    It is no module, so that its weights stay out of optimizer and checkpoint: training from the start makes them again. Those that
+    have followed the policy go into `state_dict`. False where there is none.
+    """
+
+    def __init__(self, policy: Policy | None = None, every: int | None = None) -> None:
+        self.policy = None if policy is None else policy.frozen_copy()
+        self.every = every
+
+    def __bool__(self) -> bool:
+        return self.policy is not None
+
+    def __call__(self) -> Policy:
+        assert self.policy is not None  # whoever asks has made one
+        return self.policy
+
+    def to(self, device: torch.device) -> None:
+        if self.policy is not None:
+            self.policy.to(device)
+
+    def release(self) -> None:
+        """Free its memory: what it would say is known."""
+        self.policy = None
+
+    @property
+    def moves(self) -> bool:
+        """Whether it follows the policy."""
+        return self.policy is not None and self.every is not None
+
+    def follow(self, learner: Any) -> None:
+        """Become the learner's policy where a round of `every` iterations has ended."""
+        if self.moves and learner.iteration % self.every == 0:
+            self().load_state_dict(learner.policy.state_dict())
+
+    def state_dict(self) -> dict[str, Any]:
+        return self().state_dict() if self.moves else {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        if self.moves:
+            self().load_state_dict(state)
