@@ -1,5 +1,7 @@
 """Train a language model: `python train.py [group=option] [key=value]`. `--help` lists groups and options."""
 
+import os
+
 import hydra
 from omegaconf import DictConfig
 
@@ -13,6 +15,7 @@ def train(config: DictConfig) -> None:
 
 
 if __name__ == "__main__":
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come to us, who have a line for those that a user can mend
     with main.plain_errors():
         plugins.register()
         name.register()

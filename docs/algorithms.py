@@ -110,4 +110,6 @@ def main(folder: Path, jobs: int) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        sys.exit(__doc__)
     main(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 1)

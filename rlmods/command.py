@@ -25,6 +25,8 @@ from torch import nn
 from rlmods import plugins
 from rlmods.main import plain_errors, quiet
 from rlmods.options import CONF
+from rlmods.overrides import explain_override
+from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.journal import Journal, read_rows
 from rlmods.types import UserError
@@ -57,13 +59,8 @@ def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path,
     for typed in overrides:
         if re.match(r"[+~]*policy\b", typed):
             raise UserError(f"{typed}: the policy is {source}; drop one of the two")
-    run = Path(source).expanduser()
-    saved = run / "config.yaml"
-    if not saved.is_file():
-        return source, None
-    if not (run / "export").is_dir():
-        raise UserError(f"{source}: this run has no export/ yet, let it finish or give a model")
-    return run / "export", saved
+    saved = Path(source).expanduser() / "config.yaml"
+    return exported(source), saved if saved.is_file() else None
 
 
 def configuration(
@@ -82,8 +79,10 @@ def configuration(
             if saved is not None:
                 ConfigStore.instance().store("of_a_run", _of_a_run(saved, set(of_the_run) - typed))
             config = hydra_compose("train" if saved is None else "of_a_run", [*extra, *overrides])
-    except HydraException as error:
-        raise UserError(" ".join(str(error).split())) from error
+    except (HydraException, ValueError) as error:
+        if (mistake := explain_override(error)) is None:
+            raise
+        raise mistake from error
     assert isinstance(config, DictConfig)
     return config
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -126,6 +127,8 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     stream = config.get("ptx")
     if stream is not None and not imitates:
         raise UserError("data@ptx names rows to imitate, and nothing asks for them: type algo.ptx_coefficient=0.1, or drop data@ptx")
+    if stream is not None and "num_val" in stream and not any(typed.startswith("ptx.num_val=") for typed in overrides):
+        stream.num_val = 0  # nothing validates on it
     ptx = (splits if stream is None else _splits(stream, "ptx")).train if imitates else ()
     chosen = {group: choice for group, choice in choices.items() if group in (*used, "data", "policy") and choice is not None}
     made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, ptx, parts, **blocks)
@@ -135,17 +138,20 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
 
 def _splits(config: DictConfig, name: str) -> Splits:
     try:
-        splits: Splits = make(config, name)()
+        found: Splits = make(config, name)()
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
-    return splits
+    except UserError as error:  # it speaks of `data`, and the rows may have another name
+        keys = "|".join(map(str, config))
+        raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
+    return found
 
 
 def _check_optimizer(config: DictConfig) -> None:
     try:
         make(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:
-        raise UserError(f"optimizer: {one_line(error)}") from error
+        raise UserError(f"optimizer: {one_line(error)}; a setting has the wrong type or is out of range") from error
 
 
 def _check_trainer(config: DictConfig) -> None:

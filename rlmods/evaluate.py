@@ -22,7 +22,7 @@ from rlmods.evaluation import Validation, with_settings
 from rlmods.make import block, make
 from rlmods.ops import pack
 from rlmods.policy import Policy
-from rlmods.policy.hf import load
+from rlmods.policy.hf import exported, load
 from rlmods.types import Prompt, Scores, UserError
 
 OF_THE_RUN = ("data", "reward", "rollout", "validation", "seed")
@@ -60,13 +60,20 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     validation = block(config.validation, "validation", Validation)
     ranks = Alone()
     policy = load(model).to(ranks.device)
-    reference = None if config.reference is None else load(find_policy(config.reference)[0]).to(ranks.device)
+    reference = None if config.reference is None else _reference(config.reference).to(ranks.device)
     metrics, _ = validation(policy, rollout, reward, splits.val, ranks)
     if reference is not None:
         drawn = with_settings(rollout, temperature=validation.temperature, top_p=1.0, top_k=0, seed=validation.seed)
         prompts = splits.val[: validation.max_prompts]
         metrics["val/kl_ref"] = kl_from(reference, policy, drawn, prompts, max(1, validation.samples), config.batch.token_budget)
     return {"model": source, "prompts": len(splits.val[: validation.max_prompts]), **dict(sorted(metrics.items()))}
+
+
+def _reference(source: str) -> Policy:
+    try:
+        return load(exported(source))
+    except UserError as error:
+        raise UserError(f"reference={source}: {error}") from error
 
 
 @torch.no_grad()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ from rlmods import compose
 from rlmods.algo import Learner
 from rlmods.callbacks import JsonlLogger, Summary
 from rlmods.callbacks.table import show_plan
+from rlmods.overrides import explain_override
 from rlmods.plugins import explain
 from rlmods.run import RunDir
 from rlmods.types import UserError
@@ -38,9 +40,9 @@ def plain_errors() -> Iterator[None]:
     except UserError as error:
         sys.exit(f"error: {error}")
     except Exception as error:
-        if (plugin := explain(error)) is None:
+        if (mistake := explain(error) or explain_override(error)) is None:
             raise
-        sys.exit(f"error: {plugin}")
+        sys.exit(f"error: {mistake}")
 
 
 def main(config: DictConfig) -> None:
@@ -49,11 +51,14 @@ def main(config: DictConfig) -> None:
     with plain_errors():
         learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
     if learner.iteration < learner.max_iterations:
-        sys.exit(f"interrupted after iteration {learner.iteration}: continue with run_dir={config.run_dir} resume=auto")
+        settings = [typed for typed in hydra.overrides.task if typed.split("=")[0] not in ("run_dir", "resume")]
+        again = shlex.join(["python", "train.py", *settings, f"run_dir={config.run_dir}", "resume=auto"])
+        sys.exit(f"interrupted after iteration {learner.iteration}; to go on: {again}")
 
 
 def quiet() -> None:
-    """Silence what libraries say that a user can do nothing about."""
+    """Silence what libraries say that a user can do nothing about; a warning is one line without its place in the code."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for pattern in QUIET:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

@@ -43,6 +43,8 @@ def block(config: DictConfig, name: str, kind: type[Any]) -> Any:
     Raises:
         UserError: an unknown key, a value of the wrong type or out of range.
     """
+    if not isinstance(config, DictConfig):
+        raise UserError(f"{name}={config}: these are several settings, one each: type {name}.{fields(kind)[0].name}=...")
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     _refuse_unknown(kind, values, name)
     wanted = {"int": (int,), "int | None": (int, type(None)), "float": (int, float)}

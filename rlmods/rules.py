@@ -120,6 +120,8 @@ def _columns(plan: Plan) -> str | None:
         purpose, advice = COLUMNS[column]
         for prompt in plan.splits.train:
             if column not in prompt.meta:
+                if "steps" in prompt.meta:
+                    advice = "it has labelled steps, which algo=process_reward_model learns from"
                 return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"
     return None
 

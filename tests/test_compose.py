@@ -235,11 +235,12 @@ class TestRules:
     def test_ptx(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
         file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
-        stream = ("data@ptx=jsonl", f"ptx.train={file}", "ptx.num_val=0")
+        stream = ("data@ptx=jsonl", f"ptx.train={file}")
         assert "type algo.ptx_coefficient=0.1" in refused(*stream)
         assert "algo.ptx_coefficient imitates responses" in refused("algo.ptx_coefficient=0.1", *stream)
         assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").ptx) == 2
         assert len(plan("algo.ptx_coefficient=0.1").ptx) == 256
+        assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
         assert plan().ptx == ()
 
     @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])

@@ -1,4 +1,4 @@
-"""A reward in one file: `python train.py reward=brevity reward.target=8`."""
+"""A reward in one file: `python train.py reward=brevity reward.target=4`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from typing import Any
 class Brevity:
     """Pays 1 for an answer of at most `target` tokens and `target / length` for a longer one."""
 
-    target: int = 8
+    target: int = 4
     """Tokens, EOS included."""
 
     def __call__(self, responses: Sequence[Any]) -> list[float]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 from rlmods.algo.grpo import GRPO
@@ -65,6 +66,13 @@ class IterativeGRPO(GRPO):
     @property
     def controllers(self) -> dict[str, Any]:
         return super().controllers | {"refresh": self.refresh}
+
+    def export(self, folder: Path) -> None:
+        """The policy, and in `reward_model/` the one that has kept up with it (in `reward_model_1/` another of several)."""
+        super().export(folder)
+        if self.refresh.trained:
+            for i, network in enumerate(self.refresh.networks()):
+                network.export(folder / ("reward_model" if i == 0 else f"reward_model_{i}"))
 
     def observe(self, responses: Sequence[Response]) -> None:
         super().observe(responses)

@@ -18,6 +18,7 @@ NAMES = {
     "reward": "train/reward",
     "accuracy": "train/accuracy",
     "pairs": "train/pair_accuracy",
+    "reward model": "train/reward_model/pair_accuracy",
     "kl": "train/kl_ref",
     "tokens": "train/response_tokens",
 }
@@ -86,9 +87,7 @@ class Progress(Callback):
 
     @rank_zero_only
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
-        shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith(VALIDATION))
-        if not shown and "val/reward" in metrics:  # of a reward that knows no right answers
-            shown = f"val/reward {metrics['val/reward']:.3f}"
+        shown = headline(metrics)
         if self._bars is not None:
             self._validation = f"  {shown}" if shown else ""
             self._last = time.monotonic()
@@ -112,12 +111,22 @@ class Progress(Callback):
         self._last = time.monotonic()
 
 
+def headline(metrics: Metrics) -> str:
+    """A validation in a few words: `val/accuracy 0.480  val/pass@4 0.720`."""
+    shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith(VALIDATION))
+    if not shown and "val/reward" in metrics:  # of a reward that knows no right answers
+        return f"val/reward {metrics['val/reward']:.3f}"
+    return shown
+
+
 def describe(metrics: Metrics, seconds: float) -> str:
-    """An iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip 0.01/0.02  grad 0.8  1.2 s`."""
+    """An iteration in one line: `reward 0.43  accuracy 0.38  tokens 6.1  clip low 0.01 high 0.02  grad 0.8  1.2 s`."""
     facts = [f"{name} {metrics[key]:.{1 if name == 'tokens' else 3}f}" for name, key in NAMES.items() if key in metrics]
     clip = [metrics.get(f"train/clip_fraction/{side}") for side in ("low", "high")]
     if None not in clip:
-        facts.append(f"clip {clip[0]:.2f}/{clip[1]:.2f}")
+        facts.append(f"clip low {clip[0]:.2f} high {clip[1]:.2f}")
+    if metrics.get("train/skipped_steps") == 1:
+        facts.append("no step: nothing to learn from")
     if "train/grad_norm" in metrics:
         facts.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*facts, f"{seconds:.1f} s"])

@@ -8,6 +8,7 @@ from typing import Any
 
 import lightning as L
 
+from rlmods.callbacks.progress import headline
 from rlmods.run import RunDir, write_summary
 
 
@@ -20,6 +21,7 @@ class Summary(L.Callback):
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
         self.started = time.monotonic()
+        self.shown = ""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.started = time.monotonic()
@@ -28,6 +30,7 @@ class Summary(L.Callback):
         self.peak_memory_mb = max(self.peak_memory_mb, metrics.get("perf/peak_memory_mb", 0.0))
 
     def on_validation_metrics(self, trainer: L.Trainer, learner: Any, metrics: Mapping[str, float], rows: Any) -> None:
+        self.shown = headline(metrics)
         value = metrics.get("val/accuracy")
         if value is None:
             return
@@ -40,9 +43,11 @@ class Summary(L.Callback):
             pl_module.export(self.directory.export)
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
         if trainer.is_global_zero:
-            shown = {name: value for name, value in self.accuracy.items() if value is not None}
-            accuracy = "val/accuracy " + ", ".join(f"{name} {value:.3f}" for name, value in shown.items()) + "; " if shown else ""
-            print(f"{self.label}: {pl_module.iteration} iterations; {accuracy}the model is in {self.directory.export}", flush=True)
+            known = {name: value for name, value in self.accuracy.items() if value is not None}
+            found = "val/accuracy " + ", ".join(f"{name} {value:.3f}" for name, value in known.items()) if known else self.shown
+            steps = "no optimizer step, as there was nothing to learn from" if pl_module.optimizer_steps == 0 else ""
+            facts = [f"{pl_module.iteration} iterations", found, steps, f"the model is in {self.directory.export}"]
+            print(f"{self.label}: {'; '.join(fact for fact in facts if fact)}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"

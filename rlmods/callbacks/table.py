@@ -26,6 +26,8 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     sizes = {name: sum(p.numel() for p in network.parameters()) / 1e6 for name, network in learner.networks.items()}
     main, *others = learner.networks
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
+    length = plan.config.trainer.max_iterations
+    passes = "" if online else f" = {length * batch.prompts / len(plan.splits.train):.2g} passes over the data"
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
@@ -33,15 +35,16 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": f"a frozen copy, {sizes[main]:.1f}M more" if learner.reference else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
+        **({"ptx": f"{len(plan.ptx)} rows to imitate, {learner.stream.num_rows} beside each optimizer step"} if plan.ptx else {}),
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{alone}",
-        "length": f"{plan.config.trainer.max_iterations} iterations, validation every {plan.validation.every}",
+        "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
     if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(learner, "surplus", "") == "keep":
         lines["iteration"] += "; surplus groups wait for the next one"
-    if not online:
+    if not online and not learner.reference:
         del lines["reference"]
     for name, value in lines.items():
         table.add_row(f"[bold]{name}", value)

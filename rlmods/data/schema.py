@@ -9,6 +9,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
+from rlmods.overrides import nearest
 from rlmods.types import Prompt, UserError
 
 
@@ -118,6 +119,4 @@ def ask(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
 
 def refuse(name: str, value: Any, choices: Sequence[Any]) -> NoReturn:
     """Raises: UserError for a field outside its choices, naming the nearest."""
-    near = get_close_matches(str(value), [str(c) for c in choices], 3)
-    said = f"did you mean {', '.join(near)}?" if near else f"choose from {', '.join(map(str, choices))}"
-    raise UserError(f"data.{name}={value}: {said}")
+    raise UserError(f"data.{name}={value}: {nearest(str(value), choices)}")

@@ -14,10 +14,10 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """Load a policy by hub name or from a directory, an earlier run's `export/` among them."""
+    """Load a policy by hub name, from a directory, or from an earlier run (what it has exported)."""
 
     name: str | None = None
-    """Hub name or directory."""
+    """Hub name, directory or run."""
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: str = "float32"
@@ -34,9 +34,27 @@ class HuggingFace:
             UserError: there is no such model, or it is not a causal language model.
         """
         if self.name is None:
-            raise UserError("policy=hf needs a model: policy.name=HUB_NAME_OR_DIRECTORY")
+            raise UserError("policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or policy.name=RUN")
         options = {} if self.revision is None else {"revision": self.revision}
-        return load(self.name, dtype=self.dtype, attention=self.attention, checkpointing=self.gradient_checkpointing, **options)
+        folder_or_name, checkpointing = exported(self.name), self.gradient_checkpointing
+        try:
+            return load(folder_or_name, dtype=self.dtype, attention=self.attention, checkpointing=checkpointing, **options)
+        except UserError as error:
+            raise UserError(f"policy.name={self.name}: {error}") from error
+
+
+def exported(source: str | Path) -> str | Path:
+    """`export/` of a run; anything else as it is.
+
+    Raises:
+        UserError: a run that has not exported yet.
+    """
+    run = Path(source).expanduser()
+    if not (run / "config.yaml").is_file():
+        return source
+    if not (run / "export").is_dir():
+        raise UserError(f"{source}: this run has no export/ yet, let it finish or give a model")
+    return run / "export"
 
 
 def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", checkpointing: bool = False, **options: Any) -> Policy:
@@ -53,13 +71,13 @@ def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", c
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         config = AutoConfig.from_pretrained(name, **options)
         if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
-            raise UserError(f"policy: {str(name)!r} is a reward model, which cannot write; give a policy's run or model: policy.name=...")
+            raise UserError(f"{str(name)!r} is a reward model, which cannot write; give a policy's run or model")
         settings = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
-        raise UserError(f"policy: cannot load {str(name)!r} ({reason}); give a hub name or a directory: policy.name=...") from error
+        raise UserError(f"{str(name)!r} cannot be loaded ({reason}); give a hub name, a directory or a run") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
-        raise UserError(f"policy: {str(name)!r} lacks weights ({missing}), random numbers would stand in; give another policy.name=...")
+        raise UserError(f"{str(name)!r} lacks weights ({missing}), and random numbers would stand in: give another")
     return Policy(model, tokenizer, gradient_checkpointing=checkpointing)

@@ -35,7 +35,8 @@ class Speaks:
         if prompt.messages is None:
             return list(self.tokenizer(prompt.text)["input_ids"])
         if self.tokenizer.chat_template is None:
-            raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; use plain text: data.chat=false")
+            hint = "give plain text (data.chat=false, where the data has it) or another policy="
+            raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; {hint}")
         ids = self.tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids)
 

@@ -77,7 +77,8 @@ def check_same_run(saved: Path, config: Any) -> None:
     changes = [f"{key}={_show(before, key)} (now {_show(now, key)})" for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
     if changes:
         more = f" and {len(changes) - 6} more" if len(changes) > 6 else ""
-        raise UserError(f"{saved.parent} began with {', '.join(changes[:6])}{more}: resuming takes the same settings, or drop resume=")
+        advice = "resuming takes the same settings; a new run takes another run_dir= and no resume="
+        raise UserError(f"{saved.parent} began with {', '.join(changes[:6])}{more}: {advice}")
 
 
 def as_yaml(config: Any) -> str:

@@ -197,3 +197,11 @@ class TestIterativeGRPO:
         kl = [row["train/kl_ref"] for row in rows if "train/kl_ref" in row]
         assert kl[0] == 0 < kl[1]
         assert kl[2] == 0, "the third iteration starts from its own reference"
+
+    def test_the_reward_model_is_exported_beside_the_policy(self, made: Any, tmp_path: Path) -> None:
+        fit(made, iterations=2)
+        made.export(tmp_path / "export")
+        again = ScalarModel.load(tmp_path / "export" / "reward_model")
+        now = made.refresh.networks()[0]
+        assert all(torch.equal(x, now.state_dict()[name]) for name, x in again.state_dict().items())
+        assert again.facts["offset"] == now.facts["offset"] != 0

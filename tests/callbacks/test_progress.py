@@ -14,7 +14,12 @@ from tests.callbacks.stubs import Tiny, fit, notify, trainer
 def test_an_iteration_in_one_line() -> None:
     metrics = {"train/reward": 0.4321, "train/accuracy": 0.375, "train/response_tokens": 6.12, "train/grad_norm": 0.81, "other": 1.0}
     metrics |= {"train/clip_fraction/low": 0.011, "train/clip_fraction/high": 0.02}
-    assert describe(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip 0.01/0.02  grad 0.81  1.2 s"
+    assert describe(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
+
+
+def test_an_iteration_that_made_no_step_says_so() -> None:
+    assert describe({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0) == "accuracy 0.000  no step: nothing to learn from  1.0 s"
+    assert "no step" not in describe({"train/skipped_steps": 0.5}, 1.0)
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,7 @@ from rlmods.run import RunDir
 
 def learner(iteration: int = 2) -> Any:
     export = lambda folder: folder.mkdir()  # noqa: E731
-    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, response_tokens=7, export=export)
+    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, optimizer_steps=2, response_tokens=7, export=export)
 
 
 def written(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
@@ -48,3 +48,16 @@ def test_goes_on_where_it_stood(tmp_path: Path) -> None:
     after.load_state_dict(before.state_dict())
     after.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.5}, [])
     assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
+
+
+def test_the_last_line_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    summary = Summary(RunDir(tmp_path), "reward_model", {})
+    summary.on_validation_metrics(TRAINER, None, {"val/pair_accuracy": 0.71, "val/loss": 0.6}, [])
+    summary.on_train_end(TRAINER, learner())
+    assert "reward_model: 2 iterations; val/pair_accuracy 0.710; the model is in" in capsys.readouterr().out
+    stuck = learner()
+    stuck.optimizer_steps = 0
+    summary.directory = RunDir(tmp_path / "again")
+    summary.directory.path.mkdir()
+    summary.on_train_end(TRAINER, stuck)
+    assert "no optimizer step, as there was nothing to learn from" in capsys.readouterr().out

@@ -40,6 +40,13 @@ class TestHuggingFace:
         assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
         assert {p.dtype for p in HuggingFace(name=str(tmp_path / "half"))().parameters()} == {torch.float32}
 
+    def test_a_run_is_what_it_exported(self, folder: Path, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("seed: 1")
+        with pytest.raises(UserError, match="has no export/ yet"):
+            HuggingFace(name=str(tmp_path))()
+        HuggingFace(name=str(folder))().export(tmp_path / "export")
+        assert HuggingFace(name=str(tmp_path))().tokenizer("1+1=")["input_ids"]
+
     def test_no_name(self) -> None:
         assert "policy=hf needs a model" in refused(HuggingFace())
 

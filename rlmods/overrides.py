@@ -1,0 +1,66 @@
+"""What Hydra says of a mistyped override, in one line that names what to type."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from difflib import get_close_matches
+from typing import Any
+
+from hydra.errors import HydraException, MissingConfigException, OverrideParseException
+from omegaconf import DictConfig, OmegaConf
+
+from rlmods.options import CONF, options
+from rlmods.types import UserError
+
+
+def explain_override(error: Exception) -> UserError | None:
+    """The mistake in an override that Hydra refused; None if the error is none of Hydra's."""
+    if "Config group override must be" in str(error):
+        return UserError("a group takes the name of an option, not null: drop it, or type GROUP=OPTION")
+    if not isinstance(error, HydraException):
+        return None
+    said = " ".join(str(error).split("\nSee https://")[0].split())
+    if isinstance(error, OverrideParseException):
+        return UserError(f"{error.override}: {said}; an override is key=value or group=option, in quotes where the shell would read it")
+    missing = getattr(error, "missing_cfg_file", None)
+    if isinstance(error, MissingConfigException) and missing is not None:
+        group, _, option = str(missing).rpartition("/")
+        return UserError(f"{group}={option}: no such option; {nearest(option, error.options or options(group))}")
+    siblings = getattr(error.__cause__, "parent_node", None)
+    if said.startswith("Could not override") and isinstance(siblings, DictConfig):
+        return _unknown(str(getattr(error.__cause__, "full_key", "")), siblings)
+    return UserError(said)
+
+
+def nearest(typed: str, known: Iterable[object]) -> str:
+    """The names that are like what was typed, or all of them."""
+    names = [str(name) for name in known]
+    near = get_close_matches(typed, names, 3)
+    return f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
+
+
+def _unknown(full_key: str, siblings: DictConfig) -> UserError:
+    """
+    Args:
+        siblings: the settings among which it is not.
+    """
+    parent, _, key = full_key.rpartition(".")
+    usual = OmegaConf.load(CONF / "train.yaml")
+    empty = [group for entry in usual.defaults if isinstance(entry, DictConfig) for group, option in entry.items() if option is None]
+    for group in map(str, empty):
+        if group.split("@")[-1] == full_key:
+            return UserError(f"nothing is chosen for {key}: type {group}=OPTION beside its settings")
+    elsewhere = [] if parent else [name for name in _names(siblings) if name.endswith(f".{key}")]
+    if elsewhere:
+        return UserError(f"{key}: no such setting; did you mean {' or '.join(elsewhere[:3])}?")
+    names = [f"{parent}.{name}" if parent else name for name in map(str, siblings) if name not in ("_target_", "hydra")]
+    more = f" (+{full_key}=... adds one that the part takes)" if parent else ""
+    return UserError(f"{full_key}: no such setting{more}; {nearest(full_key, names)}")
+
+
+def _names(node: Any, prefix: str = "") -> Iterator[str]:
+    """Dotted names of all settings."""
+    for name in map(str, node if isinstance(node, DictConfig) else ()):
+        yield prefix + name
+        if name != "hydra":
+            yield from _names(node._get_node(name), f"{prefix}{name}.")
