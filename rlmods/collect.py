@@ -31,9 +31,10 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.command import Output, command, configuration, find_policy, fingerprint, progress
+from rlmods.command import Output, command, configuration, find_policy, progress
 from rlmods.make import block, make
 from rlmods.policy import Policy
+from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.run import dumps
 from rlmods.types import Prompt, Response, UserError

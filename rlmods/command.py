@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import sys
@@ -20,7 +19,6 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from rich import progress as bars
 from rich.console import Console
-from torch import nn
 
 from rlmods import plugins
 from rlmods.main import plain_errors, quiet
@@ -85,14 +83,6 @@ def configuration(
         raise mistake from error
     assert isinstance(config, DictConfig)
     return config
-
-
-def fingerprint(network: nn.Module) -> str:
-    """Tells the weights of one network from another's: the start of every parameter goes into it, and training changes all of those."""
-    digest = hashlib.blake2b(digest_size=8)
-    for parameter in network.parameters():
-        digest.update(parameter.detach().flatten()[:256].float().cpu().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _of_a_run(saved: Path, keys: set[str]) -> dict[str, Any]:

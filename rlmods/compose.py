@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -129,7 +130,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         raise UserError("data@ptx names rows to imitate, and nothing asks for them: type algo.ptx_coefficient=0.1, or drop data@ptx")
     if stream is not None and "num_val" in stream and not any(typed.startswith("ptx.num_val=") for typed in overrides):
         stream.num_val = 0  # nothing validates on it
-    ptx = (splits if stream is None else _splits(stream, "ptx")).train if imitates else ()
+    ptx = _unseen((splits if stream is None else _splits(stream, "ptx")).train, splits.val) if imitates else ()
     chosen = {group: choice for group, choice in choices.items() if group in (*used, "data", "policy") and choice is not None}
     made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, ptx, parts, **blocks)
     check(made)
@@ -145,6 +146,15 @@ def _splits(config: DictConfig, name: str) -> Splits:
         keys = "|".join(map(str, config))
         raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
     return found
+
+
+def _unseen(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Sequence[Prompt]:
+    """Without those that ask what a held-out prompt asks."""
+    asked = {(prompt.text, str(prompt.messages)) for prompt in held_out}
+    kept = [row for row in rows if (row.text, str(row.messages)) not in asked]
+    if len(kept) < len(rows):
+        warnings.warn(f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data=, and not imitated", stacklevel=2)
+    return kept
 
 
 def _check_optimizer(config: DictConfig) -> None:

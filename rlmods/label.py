@@ -27,10 +27,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlmods.command import Output, command, configuration, dropped_beside, fingerprint, progress
+from rlmods.command import Output, command, configuration, dropped_beside, progress
 from rlmods.judge import Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.make import make
+from rlmods.policy.fingerprint import fingerprint
 from rlmods.run.journal import read_rows
 from rlmods.types import Prompt, UserError
 
@@ -79,7 +80,8 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
             for row, (ranks, verdicts) in zip(some, rankings(judge, [(_prompt(row), _texts(row)) for row in some]), strict=True):
                 output.add(row | {"ranks": ranks, "verdicts": verdicts}, keep=settings.keep_ties or _prefers(ranks))
             tell(start + len(some))
-    return _summary(output) | ({"asked": dict(judge.counts)} if hasattr(judge, "counts") else {})
+    counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
+    return _summary(output) | ({"judge": counts} if counts else {})
 
 
 def kappa(first: str, second: str) -> dict[str, Any]:

@@ -54,6 +54,8 @@ def _unknown(full_key: str, siblings: DictConfig) -> UserError:
     if elsewhere:
         return UserError(f"{key}: no such setting; did you mean {' or '.join(elsewhere[:3])}?")
     names = [f"{parent}.{name}" if parent else name for name in map(str, siblings) if name not in ("_target_", "hydra")]
+    if not names:
+        return UserError(f"{full_key}: no such setting; {parent} is a single value")
     more = f" (+{full_key}=... adds one that the part takes)" if parent else ""
     return UserError(f"{full_key}: no such setting{more}; {nearest(full_key, names)}")
 

@@ -65,10 +65,15 @@ def _rounds(plan: Plan) -> str | None:
     if not getattr(plan.algorithm, "trains_reward_model", False):
         return None
     name, terms = plan.config.algo.name, getattr(plan.parts["reward"], "terms", {})
-    if not any(isinstance(term["reward"], Neural) for term in terms.values()):
+    if not any(isinstance(term["reward"], Neural) and term.get("weight", 1.0) for term in terms.values()):
         return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
     if plan.config.algo.reference_every is None:
         return f"algo={name} works in rounds of so many iterations: type algo.reference_every=20"
+    if getattr(plan.parts["ranking"], "margin", False):
+        return "ranking.margin=true, and a judge says by no margin what is better: type ranking.margin=false"
+    most = plan.batch.prompts * plan.config.algo.reference_every
+    if plan.config.algo.refresh_prompts > most:
+        return f"algo.refresh_prompts={plan.config.algo.refresh_prompts}, but a round has {most} prompts: type algo.refresh_prompts={most}"
     return None
 
 
@@ -128,6 +133,10 @@ def _columns(plan: Plan) -> str | None:
 
 def _preferences(plan: Plan) -> str | None:
     preference, ranking, algo = plan.parts.get("preference"), plan.parts.get("ranking"), plan.config.algo
+    if preference is not None and not preference.needs_reference:
+        for key, without in (("reference_every", None), ("reference", "live")):
+            if algo.get(key, without) != without:
+                return f"algo.{key} is about the reference, and preference={plan.choices.get('preference')} has none: drop it"
     if "judge" in plan.parts and algo.get("reference", "live") != "live":
         return f"algo.reference={algo.reference}: what the policy will say is not known before, so type algo.reference=live"
     if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:

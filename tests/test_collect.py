@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from rlmods import collect as module
 from rlmods.collect import collect, sift, similarity
-from rlmods.command import fingerprint
 from rlmods.policy import Tiny
+from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.rollout import Local
 from rlmods.run.journal import read_rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -163,6 +164,8 @@ RULES = {
     ],
     "_preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "what the policy will say is not known before, so type algo.reference=live"),
+        (("algo=online_dpo", "preference=simpo", "algo.reference_every=5"), "preference=simpo has none: drop it"),
+        (("algo=dpo", "preference=orpo", "algo.reference=precomputed"), "preference=orpo has none: drop it"),
         (("algo=dpo", "preference=kto", "batch.minibatches=32"), "other prompts of the optimizer step: type batch.minibatches=1"),
         (("algo=dpo", "data.num_candidates=1"), "no row of the data prefers one to another: type preference=kto"),
         (("algo=reward_model", "data.num_candidates=1"), "no row of the data prefers one to another: give pairs or rankings"),
@@ -177,6 +180,14 @@ RULES = {
         (
             ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.reference_every=null"),
             "algo=iterative_grpo works in rounds of so many iterations: type algo.reference_every=20",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "ranking.margin=true"),
+            "a judge says by no margin what is better: type ranking.margin=false",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.refresh_prompts=999"),
+            "but a round has 640 prompts: type algo.refresh_prompts=640",
         ),
     ],
     "_scale": [
@@ -240,6 +251,14 @@ class TestRules:
         assert "algo.ptx_coefficient imitates responses" in refused("algo.ptx_coefficient=0.1", *stream)
         assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").ptx) == 2
         assert len(plan("algo.ptx_coefficient=0.1").ptx) == 256
+        same = tmp_path / "same.jsonl"
+        lines = [json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)]
+        same.write_text("\n".join(lines))
+        with pytest.warns(UserWarning, match="ptx: 200 of its 300 rows are held out by data=, and not imitated"):
+            both = plan(
+                "data=jsonl", f"data.train={same}", "algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={same}", "ptx.response=said"
+            )
+        assert not {row.text for row in both.ptx} & {row.text for row in both.splits.val}
         assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
         assert plan().ptx == ()
 

@@ -142,21 +142,21 @@ class TestInterruption:
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
             assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 14)
             summary = label(source, llm(server, f"out={out}"))
-            assert summary["asked"] == {"requests": 4, "cached": 2}
+            assert summary["judge"] == {"requests": 4, "cached": 2}
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 5, 0)
             whole = out.read_bytes()
             out.unlink()
             again = label(source, llm(server, f"out={out}", "judge.retries=9", "judge.concurrency=1", "judge.timeout_s=9"))
-            assert again == {**summary, "asked": {"cached": 18}}
+            assert again == {**summary, "judge": {"cached": 18}}
             assert out.read_bytes() == whole
-            assert label(source, llm(server, f"out={out}"))["asked"] == {}
+            assert label(source, llm(server, f"out={out}")).get("judge") is None
             assert len(server.bodies) == 19
 
     def test_a_judge_without_verdicts_is_counted(self, source, tmp_path):
         with serve(in_turn("Who knows?")) as server:
             summary = label(source, llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0"))
         assert (summary["without_verdict"], summary["without_preference"]) == (9, 5)
-        assert summary["asked"] == {"requests": 18, "without_verdict": 18}
+        assert summary["judge"] == {"requests": 18, "without_verdict": 18}
 
     @pytest.mark.parametrize("typed", [["judge.tie=0.5"], ["+reward@judge.reward=format"]])
     def test_another_judge_is_refused(self, typed, source, tmp_path):
@@ -235,7 +235,7 @@ MISTAKES = {
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
     "no model": (GOOD, ["judge=neural"], "judge.model=RUN_OR_DIRECTORY"),
     "no address": (GOOD, ["judge=llm"], "judge.url=http://HOST/v1"),
-    "no such judge": (GOOD, ["judge=oracle"], "judge/oracle"),
+    "no such judge": (GOOD, ["judge=oracle"], "judge=oracle: no such option"),
     "no such setting": (GOOD, ["colour=red"], "colour"),
     "no truth": (GOOD, ["keep_ties=2"], "keep_ties=2: must be true or false"),
 }

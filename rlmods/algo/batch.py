@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rlmods.types import UserError
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -28,3 +30,14 @@ class Batch:
                 raise ValueError(f"batch.{name}={getattr(self, name)}: must be at least 1")
         if self.max_norm <= 0:
             raise ValueError(f"batch.max_norm={self.max_norm}: must be positive; batch.max_norm=inf switches clipping off")
+
+    def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
+        """
+        Raises:
+            UserError: the ranks cannot cut their rows into minibatches of equal size, so that a step would not be what it is on one rank.
+        """
+        rows = self.prompts // num_ranks * rows_per_prompt
+        if rows % self.minibatches:
+            fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
+            shares = f"the {rows} rows of each of {num_ranks} ranks"
+            raise UserError(f"batch.minibatches={self.minibatches} does not divide {shares}: type one of {fits}")

@@ -60,6 +60,11 @@ class DPO(Offline):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        step = self.batch.prompts // self.trainer.world_size // self.batch.minibatches
+        if self.needs_kl and step < 2:
+            raise UserError(
+                f"this preference loss reads responses to other prompts of the step, and a rank has {step}: raise batch.prompts"
+            )
         if self.reference and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
             with self.trainer.precision_plugin.forward_context():

@@ -57,7 +57,7 @@ class IterativeGRPO(GRPO):
         assert self.reference.every is not None  # a rule sees to it
         self.judged = -(-refresh_prompts // self.reference.every)
         """Prompts in each iteration."""
-        models = [term["reward"] for term in self.reward.terms.values() if isinstance(term["reward"], Neural)]
+        models = [reward for name, reward in self.reward.rewards.items() if isinstance(reward, Neural) and self.reward.weights[name]]
         self.refresh = Refresh(
             lambda: [network for model in models for network in model.networks],
             judge, ranking, refresh_lr, refresh_epochs, refresh_rows, refresh_replay, self.batch.token_budget,
@@ -78,7 +78,7 @@ class IterativeGRPO(GRPO):
         super().observe(responses)
         groups = by_prompt(responses, self.batch.samples)
         with self.timed("judge"):
-            self.refresh.observe(groups[: max(1, self.judged // self.trainer.world_size)])
+            self.refresh.observe(groups[: -(-self.judged // self.trainer.world_size)], self.meter)
 
     def finish_iteration(self) -> None:
         if (self.iteration + 1) % (self.reference.every or 1) == 0:

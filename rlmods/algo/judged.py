@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
+
 from rlmods.judge import rankings
+from rlmods.metrics import Meter
 from rlmods.protocols import Judge
 from rlmods.types import Response
 
@@ -30,9 +34,18 @@ def by_prompt(responses: Sequence[Response], samples: int) -> list[Sequence[Resp
     return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 
 
-def judged(judge: Judge, groups: Sequence[Sequence[Response]]) -> list[Judged]:
-    """Have the responses to each prompt ranked. Of those with the same text one stays; empty ones leave."""
+def judged(judge: Judge, groups: Sequence[Sequence[Response]], meter: Meter) -> list[Judged]:
+    """Have the responses to each prompt ranked. Of those with the same text one stays; empty ones leave.
+
+    Logs `judge/unjudged_fraction` of the responses, `judge/flat_group_fraction` of the prompts, and what the judge counts.
+    """
+    before = Counter(getattr(judge, "counts", {}))
     differing = [list({r.text: r for r in group if r.tokens}.values()) for group in groups]
     asked = [group for group in differing if len(group) > 1]
     found = iter(rankings(judge, [(group[0].prompt, [r.text for r in group]) for group in asked]))
-    return [Judged(group, next(found)[0] if len(group) > 1 else [0] * len(group)) for group in differing]
+    said = [Judged(group, next(found)[0] if len(group) > 1 else [0] * len(group)) for group in differing]
+    meter.mean("judge/unjudged_fraction", torch.tensor([float(rank is None) for group in said for rank in group.ranks]))
+    meter.mean("judge/flat_group_fraction", torch.tensor([float(not group.preferences) for group in said]))
+    for event, count in getattr(judge, "counts", {}).items():
+        meter.total(f"judge/{event}", count - before[event])
+    return said

@@ -161,10 +161,14 @@ class Learner(L.LightningModule):
     # The iteration
 
     def on_fit_start(self) -> None:
+        self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
         self.meter = Meter(self.device)
         self.reference.to(self.device)
         if self.rollout is not None:
             self.rollout.sync(self.policy, iteration=self.iteration)
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        self.reference.follow(self)
 
     def on_train_start(self) -> None:
         self.started = time.perf_counter()
@@ -182,7 +186,6 @@ class Learner(L.LightningModule):
             warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have made no step
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
-        self.reference.follow(self)
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
         for controller in self.controllers.values():
             controller.adapt(metrics)
@@ -198,8 +201,7 @@ class Learner(L.LightningModule):
 
     def validate(self) -> None:
         """Grade the held-out prompts; nothing it draws touches training."""
-        metrics: dict[str, float] = {}
-        rows: list[dict[str, Any]] = []
+        metrics, rows = dict[str, float](), list[dict[str, Any]]()
         with self.trainer.precision_plugin.forward_context():  # the first one too, where no training step has opened it
             if self.rollout is not None:
                 metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
@@ -212,9 +214,8 @@ class Learner(L.LightningModule):
         return {"perf/peak_memory_mb": peak_memory_mb(self.device), "time/iteration_s": time.perf_counter() - self.started}
 
     def log_row(self, metrics: dict[str, float]) -> None:
-        row = {"optimizer_step": self.optimizer_steps, **metrics}
         for logger in self.loggers:
-            logger.log_metrics(row, step=self.iteration)
+            logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
     def notify(self, hook: str, *args: Any) -> None:
         """Call a hook of ours on every callback that has it."""
@@ -242,13 +243,12 @@ class Learner(L.LightningModule):
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond what Lightning saves: plain values and tensors only."""
-        counts = {"iteration": self.iteration, "optimizer_steps": self.optimizer_steps, "response_tokens": self.response_tokens}
-        controllers = {name: part.state_dict() for name, part in self.controllers.items()}
-        return counts | {"reference": self.reference.state_dict(), "controllers": controllers}
+        counts = {name: getattr(self, name) for name in ("iteration", "optimizer_steps", "response_tokens")}
+        return counts | {"reference": self.reference.state_dict(), "controllers": {n: x.state_dict() for n, x in self.controllers.items()}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.iteration, self.optimizer_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
-        self.reference.load_state_dict(state["reference"])
+        self.reference.load_state_dict(state.get("reference", {}))
         for name, part in self.controllers.items():
             part.load_state_dict(state["controllers"][name])
 

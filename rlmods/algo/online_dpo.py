@@ -52,7 +52,7 @@ class OnlineDPO(DPO):
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
         with self.timed("reward"):
-            found = judged(self.judge, by_prompt(responses, self.batch.samples))
+            found = judged(self.judge, by_prompt(responses, self.batch.samples), self.meter)
         self.watch(responses, found)
         known = [group.preferences for group in found]
         rows = stack(
@@ -71,7 +71,6 @@ class OnlineDPO(DPO):
         self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
         self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
         self.meter.mean("train/unique_fraction", len(said) / len(responses))
-        self.meter.mean("train/unjudged_fraction", torch.tensor([float(rank is None) for rank in told]))
         self.meter.mean("train/flat_group_fraction", torch.tensor([float(not group.preferences) for group in groups]))
         scores = Scores([None] * len(told), columns={"rank": told})
         self.samples += [row(response, scores, i) | {"iteration": self.iteration + 1} for i, response in enumerate(said)]

@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.comparison import assemble_comparison, scored
 from rlmods.algo.judged import judged
+from rlmods.metrics import Meter
 from rlmods.ops import pack
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.scalar import ScalarModel
@@ -44,9 +45,9 @@ class Refresh:
     """Those of earlier rounds by every rank."""
     trained: bool = field(default=False, init=False)
 
-    def observe(self, groups: Sequence[Sequence[Response]]) -> None:
+    def observe(self, groups: Sequence[Sequence[Response]], meter: Meter) -> None:
         """Have the different responses to each prompt ranked; those not judged, and prompts without a preference, are left out."""
-        for group in judged(self.judge, groups):
+        for group in judged(self.judge, groups, meter):
             if told := group.preferences:
                 texts, order = tuple(r.text for r, _ in told), tuple(rank for _, rank in told)
                 meta = {"candidates": texts, "ranks": order, "finished": tuple(r.finish == "stop" for r, _ in told)}

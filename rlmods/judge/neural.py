@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import ClassVar
 
@@ -24,6 +25,8 @@ class Neural:
     """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score counts."""
     tie: float = 0.0
     """Scores at most this far apart are a tie."""
+    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    """What the reward counts, so far: `timeouts` and `errors` of answers that could not be graded."""
 
     needs_answer: ClassVar[bool] = False
 
@@ -42,4 +45,4 @@ class Neural:
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """A verdict a pair; every response is scored once, in batches."""
-        return by_score(pairs, self.scorer, self.tie)
+        return by_score(pairs, self.scorer, self.tie, self.counts)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -26,6 +27,8 @@ class Rule:
     """What scores. null: whether the final answer is the gold one (`Accuracy`)."""
     tie: float = 0.0
     """Scores at most this far apart are a tie."""
+    counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    """What the reward counts, so far: `timeouts` and `errors` of answers that could not be graded."""
 
     def __post_init__(self) -> None:
         if not callable(self.scorer):
@@ -46,4 +49,4 @@ class Rule:
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """A verdict a pair; every response is graded once, all in one call."""
-        return by_score(pairs, self.scorer, self.tie)
+        return by_score(pairs, self.scorer, self.tie, self.counts)

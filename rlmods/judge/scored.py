@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,15 +13,17 @@ Pair = tuple[Prompt, str, str]
 """A prompt and two responses to it."""
 
 
-def by_score(pairs: Sequence[Pair], reward: Callable[[Sequence[Response]], Any], tie: float) -> list[float | None]:
-    """A verdict a pair. `reward` is called once, with each response to a prompt object once, however many pairs it is in.
+def by_score(pairs: Sequence[Pair], reward: Callable[[Sequence[Response]], Any], tie: float, counts: Counter[str]) -> list[float | None]:
+    """A verdict a pair. `reward` is called once, with each response to a prompt object once, however many pairs it is in. What it counts,
+    such as answers that could not be graded, is added to `counts`.
 
     Raises:
         ValueError: a score that is neither a finite number nor None.
     """
     responses = {(id(prompt), text): Response(prompt, text=text) for prompt, *texts in pairs for text in texts}
-    values = as_scores(reward(list(responses.values())), len(responses), "judge").values
-    scores = dict(zip(responses, values, strict=True))
+    found = as_scores(reward(list(responses.values())), len(responses), "judge")
+    counts.update(found.counts)
+    scores = dict(zip(responses, found.values, strict=True))
     return [verdict(scores[id(prompt), first], scores[id(prompt), second], tie) for prompt, first, second in pairs]
 
 

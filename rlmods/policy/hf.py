@@ -50,7 +50,7 @@ def exported(source: str | Path) -> str | Path:
         UserError: a run that has not exported yet.
     """
     run = Path(source).expanduser()
-    if not (run / "config.yaml").is_file():
+    if not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return source
     if not (run / "export").is_dir():
         raise UserError(f"{source}: this run has no export/ yet, let it finish or give a model")

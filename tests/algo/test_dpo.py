@@ -195,6 +195,17 @@ class TestDivergence:
             dpo(KTO(), reference="precomputed")
 
 
+def test_a_run_does_not_go_on_from_another_reference() -> None:
+    """A reference that stays is not in the checkpoint: it is made again from the policy that training starts from."""
+    made, same, other = dpo(Sigmoid()), dpo(Sigmoid()), dpo(Sigmoid())
+    for parameter in other.reference().parameters():
+        parameter.data += 0.1
+    other = dpo(Sigmoid(), policy=other.reference())
+    same.load_state(made.state())
+    with pytest.raises(UserError, match="policy= is not that any more"):
+        other.load_state(made.state())
+
+
 class TestTraining:
     @every_loss
     def test_learns_to_tell_better_from_worse(self, preference: Any) -> None:

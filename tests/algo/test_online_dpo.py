@@ -1,9 +1,13 @@
 """DPO on responses that the policy gives and a judge ranks."""
 
+from collections import Counter
+from typing import ClassVar
+
 import pytest
 import torch
 
 from rlmods.algo import Batch, OnlineDPO
+from rlmods.evaluation import Validation
 from rlmods.preference import ORPO, Sigmoid
 
 from .worlds import SPLITS, attached, fit, learner
@@ -40,7 +44,7 @@ def test_ranks_are_the_judges_and_equal_responses_count_once():
 
 def test_what_nobody_judged_carries_no_loss():
     rows = fit(online(judge=lambda *_: None), 1)
-    assert rows[0]["train/unjudged_fraction"] == 1.0
+    assert rows[0]["judge/unjudged_fraction"] == 1.0
     assert rows[0]["train/skipped_steps"] == 1.0
 
 
@@ -61,3 +65,25 @@ def test_reference_follows_in_rounds():
     assert losses[0] == pytest.approx(two, abs=1e-4)
     assert losses[2] == pytest.approx(two, abs=1e-4)
     assert losses[1] != pytest.approx(two, abs=1e-3)
+
+
+def test_a_round_is_measured_from_where_it_began():
+    """Also by the validation at its end, and in what is saved there."""
+    made = online(reference_every=2, validation=Validation(every=2), validation_prompts=list(SPLITS.val))
+    rows = fit(made, 4)
+    found = {row["iteration"]: row["val/pair_accuracy"] for row in rows if "val/pair_accuracy" in row}
+    assert found[0] == 0.5
+    assert 0.5 not in (found[2], found[4])
+    assert not all(torch.equal(x, made.policy.state_dict()[name]) for name, x in made.reference.state_dict()["weights"].items())
+
+
+def test_what_the_judge_counts_is_logged():
+    class Counting:
+        counts: ClassVar = Counter(errors=3)
+
+        def __call__(self, prompt, first, second):
+            self.counts["errors"] += 1
+            return even_first(prompt, first, second)
+
+    rows = fit(online(judge=Counting()), 2)
+    assert sum(row["judge/errors"] for row in rows) == Counting.counts["errors"] - 3 > 0

@@ -200,7 +200,8 @@ class TestKL:
         rows = fit(made, 3)
         assert all(torch.equal(a, b) for a, b in zip(before, made.reference().parameters(), strict=True))
         assert not any(p.requires_grad for p in made.reference().parameters())
-        assert not any("frozen" in name for name in made.state_dict())
+        assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
+        assert made.state()["reference"].keys() == {"origin"}
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 

@@ -12,6 +12,7 @@ import torch
 from rlmods.algo import Batch, IterativeGRPO
 from rlmods.algo.refresh import Refresh
 from rlmods.kl import Penalty
+from rlmods.metrics import Meter
 from rlmods.policy import ScalarModel
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
@@ -56,26 +57,26 @@ QUESTIONS = [f"{a}+{b}=" for a, b in combinations(range(8), 2)]
 class TestObserve:
     def test_keeps_the_judges_ranking(self) -> None:
         kept = refresh()
-        kept.observe(groups("1+1="))
+        kept.observe(groups("1+1="), Meter())
         assert [row.meta["candidates"] for row in kept.fresh] == [("71", "72", "73", "74")]
         assert kept.fresh[0].meta["ranks"] == (3, 2, 1, 0)
         assert kept.fresh[0].text == "1+1="
 
     def test_equal_responses_count_once_and_unjudged_ones_not_at_all(self) -> None:
         kept = refresh()
-        kept.observe(groups("1+1=", ends=("1", "1", "x", "2")))
+        kept.observe(groups("1+1=", ends=("1", "1", "x", "2")), Meter())
         assert kept.fresh[0].meta["candidates"] == ("71", "72")
 
     @pytest.mark.parametrize("ends", [("1", "1"), ("1", "x"), ("x", "x2")])
     def test_nothing_without_a_preference(self, ends: tuple[str, ...]) -> None:
         kept = refresh()
-        kept.observe(groups("1+1=", ends=ends))
+        kept.observe(groups("1+1=", ends=ends), Meter())
         assert kept.fresh == []
 
     @pytest.mark.parametrize("finish", ["stop", "length"])
     def test_knows_who_was_cut_off(self, finish: Finish) -> None:
         kept = refresh()
-        kept.observe([[said("71"), said("72", finish=finish)]])
+        kept.observe([[said("71"), said("72", finish=finish)]], Meter())
         assert kept.fresh[0].meta["finished"] == (True, finish == "stop")
 
 
@@ -83,9 +84,9 @@ class TestRefresh:
     def test_the_reward_model_learns_what_the_judge_says(self) -> None:
         network = scalar()
         kept = refresh(network)
-        kept.observe(groups(*QUESTIONS))
+        kept.observe(groups(*QUESTIONS), Meter())
         first = run(kept)
-        kept.observe(groups(*QUESTIONS))
+        kept.observe(groups(*QUESTIONS), Meter())
         second = run(kept)
         assert first["pairs"] == second["pairs"] == len(QUESTIONS) * 6
         assert second["pair_accuracy"] > max(0.9, first["pair_accuracy"])
@@ -94,7 +95,7 @@ class TestRefresh:
     def test_it_is_frozen_again_and_scores_are_around_zero(self) -> None:
         network = scalar()
         kept = refresh(network)
-        kept.observe(groups(*QUESTIONS))
+        kept.observe(groups(*QUESTIONS), Meter())
         run(kept)
         assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
         rows = [(network.encode(r.prompt), network.encode_response(r.text)) for group in groups(*QUESTIONS) for r in group]
@@ -104,16 +105,16 @@ class TestRefresh:
 
     def test_a_tenth_is_older(self) -> None:
         kept = refresh(scalar(), epochs=1)
-        kept.observe(groups(*QUESTIONS))
+        kept.observe(groups(*QUESTIONS), Meter())
         assert run(kept)["replayed_fraction"] == 0
-        kept.observe(groups(*QUESTIONS[:18]))
+        kept.observe(groups(*QUESTIONS[:18]), Meter())
         assert run(kept)["replayed_fraction"] == pytest.approx(0.1)
         assert len(kept.history) == len(QUESTIONS) + 18
 
     def test_without_replay_there_is_none(self) -> None:
         kept = refresh(scalar(), epochs=1, replay=0.0)
         for _ in range(2):
-            kept.observe(groups(*QUESTIONS[:4]))
+            kept.observe(groups(*QUESTIONS[:4]), Meter())
             assert run(kept)["replayed_fraction"] == 0
 
     def test_microbatches_do_not_matter(self) -> None:
@@ -121,7 +122,7 @@ class TestRefresh:
         for budget in (32, 4096):
             networks.append(scalar())
             kept = refresh(networks[-1], token_budget=budget, epochs=1, lr=1e-3)
-            kept.observe(groups(*QUESTIONS))
+            kept.observe(groups(*QUESTIONS), Meter())
             run(kept)
         start = scalar()
         for a, b, c in zip(*(n.parameters() for n in (*networks, start)), strict=True):
@@ -134,7 +135,7 @@ class TestRefresh:
         halves = [groups(*QUESTIONS[:10]), groups(*QUESTIONS[10:])]
         kept = [refresh(scalar(), epochs=1) for _ in halves]
         for one, half in zip(kept, halves, strict=True):
-            one.observe(half)
+            one.observe(half, Meter())
         rows = [list(one.fresh) for one in kept]
         for one in kept:
             one.end_round(torch.Generator().manual_seed(0), lambda _: rows)
@@ -144,7 +145,7 @@ class TestRefresh:
     def test_an_ensemble_stays_one(self) -> None:
         members = scalar(0), scalar(1)
         kept = refresh(*members, epochs=1)
-        kept.observe(groups(*QUESTIONS))
+        kept.observe(groups(*QUESTIONS), Meter())
         before = [member.model.score.weight.clone() for member in members]
         run(kept)
         assert all(not torch.equal(b, member.model.score.weight) for b, member in zip(before, members, strict=True))
@@ -159,9 +160,9 @@ class TestRefresh:
     def test_its_state_is_all_of_it(self) -> None:
         networks = scalar(0), scalar(0)
         kept, other = (refresh(network) for network in networks)
-        kept.observe(groups(*QUESTIONS[:6]))
+        kept.observe(groups(*QUESTIONS[:6]), Meter())
         run(kept)
-        kept.observe(groups(*QUESTIONS[6:9]))
+        kept.observe(groups(*QUESTIONS[6:9]), Meter())
         other.load_state_dict(kept.state_dict())
         assert (other.fresh, other.history) == (kept.fresh, kept.history)
         assert networks[0].facts["offset"] == networks[1].facts["offset"] != 0
@@ -173,7 +174,7 @@ class TestIterativeGRPO:
     @pytest.fixture
     def made(self, tmp_path: Path) -> Any:
         model = save(tmp_path / "rm", tokenizer=character_tokenizer())
-        reward = WeightedSum({"neural": {"reward": Neural(model)}})
+        reward = WeightedSum({"neural": {"reward": Neural(model)}, "gold": {"reward": Neural(model), "weight": 0.0}})
         return learner(
             IterativeGRPO,
             reward=reward,
@@ -190,6 +191,8 @@ class TestIterativeGRPO:
         before = network.model.score.weight.clone()
         rows = fit(made, iterations=3)
         assert not torch.equal(before, network.model.score.weight)
+        assert torch.equal(before, made.reward.terms["gold"]["reward"].networks[0].model.score.weight), "a monitor is to be trusted"
+        assert all(0 <= row["judge/flat_group_fraction"] <= 1 for row in rows)
         rounds = [row for row in rows if "train/reward_model/pairs" in row]
         assert [row["iteration"] for row in rounds] == [2]
         assert rounds[0]["train/reward_model/pairs"] > 0

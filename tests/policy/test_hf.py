@@ -46,6 +46,8 @@ class TestHuggingFace:
             HuggingFace(name=str(tmp_path))()
         HuggingFace(name=str(folder))().export(tmp_path / "export")
         assert HuggingFace(name=str(tmp_path))().tokenizer("1+1=")["input_ids"]
+        (tmp_path / "export" / "config.yaml").write_text("of: something else")
+        assert HuggingFace(name=str(tmp_path / "export"))().tokenizer("1+1=")["input_ids"]
 
     def test_no_name(self) -> None:
         assert "policy=hf needs a model" in refused(HuggingFace())
