@@ -31,7 +31,6 @@ SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
 """So few prompts that the third iteration is in the second epoch already."""
 
 
-
 def longer(prompt: Any, first: str, second: str) -> float:
     """A judge."""
     return 0.5 if len(first) == len(second) else float(len(first) > len(second))
