@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
+    from rlmods.reward.code import Code
     from rlmods.reward.format import Format
     from rlmods.reward.length import Length
     from rlmods.reward.neural import Neural
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
     from rlmods.reward.task_score import TaskScore
     from rlmods.reward.weighted_sum import WeightedSum
 
-__all__ = ["Accuracy", "Format", "Length", "Neural", "Overlong", "Process", "TaskScore", "WeightedSum"]
+__all__ = ["Accuracy", "Code", "Format", "Length", "Neural", "Overlong", "Process", "TaskScore", "WeightedSum"]
 
 _MODULES = {
     "Accuracy": "accuracy",
+    "Code": "code",
     "Format": "format",
     "Length": "length",
     "Neural": "neural",

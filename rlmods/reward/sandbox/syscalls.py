@@ -1,0 +1,99 @@
+"""Numbers of system calls, x86-64 and AArch64."""
+
+MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""Names of machines and what the kernel calls them (AUDIT_ARCH)."""
+
+_REFUSED = """
+fork 57 -
+vfork 58 -
+execve 59 221
+execveat 322 281
+socket 41 198
+socketpair 53 199
+connect 42 203
+bind 49 200
+listen 50 201
+accept 43 202
+accept4 288 242
+sendto 44 206
+sendmsg 46 211
+sendmmsg 307 269
+io_uring_setup 425 425
+io_uring_enter 426 426
+io_uring_register 427 427
+ptrace 101 117
+process_vm_readv 310 270
+process_vm_writev 311 271
+kill 62 129
+tkill 200 130
+tgkill 234 131
+rt_sigqueueinfo 129 138
+rt_tgsigqueueinfo 297 240
+pidfd_open 434 434
+pidfd_send_signal 424 424
+pidfd_getfd 438 438
+unshare 272 97
+setns 308 268
+mount 165 40
+umount2 166 39
+pivot_root 155 41
+chroot 161 51
+keyctl 250 219
+add_key 248 217
+request_key 249 218
+bpf 321 280
+perf_event_open 298 241
+userfaultfd 323 282
+memfd_create 319 279
+memfd_secret 447 447
+shmget 29 194
+shmat 30 196
+msgget 68 186
+semget 64 190
+mq_open 240 180
+chmod 90 -
+fchmod 91 52
+fchmodat 268 53
+fchmodat2 452 452
+chown 92 -
+lchown 94 -
+fchown 93 55
+fchownat 260 54
+utime 132 -
+utimes 235 -
+utimensat 280 88
+futimesat 261 -
+setxattr 188 5
+lsetxattr 189 6
+fsetxattr 190 7
+removexattr 197 14
+lremovexattr 198 15
+fremovexattr 199 16
+truncate 76 45
+setpriority 141 140
+sched_setscheduler 144 119
+sched_setattr 314 274
+ioprio_set 251 30
+"""
+_BY_ARGUMENT = """
+clone 56 220
+clone3 435 435
+prlimit64 302 261
+fcntl 72 25
+"""
+
+
+def refused(machine: str) -> dict[str, int]:
+    """Calls that a confined process may not make at all, those that the machine has."""
+    return _numbers(_REFUSED, machine)
+
+
+def by_argument(machine: str) -> dict[str, int]:
+    """Calls that it may make with some arguments."""
+    return _numbers(_BY_ARGUMENT, machine)
+
+
+def _numbers(table: str, machine: str) -> dict[str, int]:
+    column = 1 + list(MACHINES).index(machine)
+    rows = [line.split() for line in table.split("\n") if line]
+    return {row[0]: int(row[column]) for row in rows if row[column] != "-"}

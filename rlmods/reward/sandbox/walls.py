@@ -1,0 +1,143 @@
+"""What a process can no longer do, from the inside and for good. Linux, x86-64 and AArch64, no privileges needed.
+
+- Landlock: files outside the given folders cannot be opened, and none can be written, made or removed.
+- seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
+  change of a file's owner, mode or times.
+- capabilities: root has none left.
+- limits: seconds of processor time, address space, file size, open files, core dumps.
+
+Imported by a bare interpreter: the standard library alone, and little of it.
+"""
+
+import ctypes
+import os
+import resource
+import struct
+import sys
+
+from . import syscalls
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SIGKILL = 1, 38, 22, 9
+_LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
+_READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (map), read a file, list a folder
+_FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
+"""All rights to files that an ABI of Landlock knows, by the first that knows them."""
+
+_CLONE_THREAD = 0x10000
+_OWNER_COMMANDS = (8, 10, 15)  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
+
+
+class NoWallsError(Exception):
+    """This machine cannot confine a process: what is missing."""
+
+
+def missing() -> str | None:
+    """What this machine lacks, or None."""
+    if not sys.platform.startswith("linux"):
+        return f"{sys.platform} has neither Landlock nor seccomp"
+    if os.uname().machine not in syscalls.MACHINES:
+        return f"no list of system calls for {os.uname().machine}"
+    if _landlock_abi() < 1:
+        return "this kernel has no Landlock (Linux 5.13 and later, switched on)"
+    return None
+
+
+def confine(readable: list[str], *, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
+    """Raise all walls around this process. Raises NoWallsError where one cannot be raised.
+
+    Args:
+        readable: files and folders that stay readable; those that are not there are skipped.
+        parent: process id whose end ends this process.
+    """
+    if (lack := missing()) is not None:
+        raise NoWallsError(lack)
+    limit(cpu_s=cpu_s, memory_mb=memory_mb, file_bytes=file_bytes, parent=parent)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _landlock(readable)
+    _drop_capabilities()
+    _seccomp()
+
+
+def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
+    """The limits alone, which every Unix has."""
+    if sys.platform.startswith("linux"):
+        _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
+        if os.getppid() != parent:
+            os._exit(1)
+    wanted = {
+        resource.RLIMIT_CPU: cpu_s,
+        resource.RLIMIT_AS: memory_mb * 2**20,
+        resource.RLIMIT_FSIZE: file_bytes,
+        resource.RLIMIT_NOFILE: 64,
+        resource.RLIMIT_CORE: 0,
+    }
+    for kind, most in wanted.items():
+        hard = resource.getrlimit(kind)[1]
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(kind, (most, most))
+
+
+def _landlock_abi() -> int:
+    return int(_LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1))
+
+
+def _landlock(readable: list[str]) -> None:
+    abi = _landlock_abi()
+    rights = max(bits for since, bits in _FS_RIGHTS.items() if abi >= since)
+    rules = struct.pack("=QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files; TCP; abstract sockets and signals
+    rules = rules[: 8 if abi < 4 else 16 if abi < 6 else 24]
+    ruleset = _checked(_LIBC.syscall(_LANDLOCK_CREATE, rules, len(rules), 0), "Landlock")
+    for name in readable:
+        if not os.path.exists(name):
+            continue
+        folder = os.open(name, os.O_PATH | os.O_CLOEXEC)
+        allowed = _READ if os.path.isdir(name) else 1 << 2
+        if name == os.devnull:
+            allowed |= 1 << 1
+        _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, folder), 0), "Landlock")
+        os.close(folder)
+    _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
+    os.close(ruleset)
+
+
+def _drop_capabilities() -> None:
+    """None of root's powers, even for root."""
+    _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
+
+
+def _seccomp() -> None:
+    code = b"".join(struct.pack("=HBBI", *step) for step in _filter(os.uname().machine))
+    steps = ctypes.create_string_buffer(code, len(code))
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
+
+    _prctl(_PR_SET_SECCOMP, 2, ctypes.byref(Program(len(code) // 8, ctypes.addressof(steps))))
+
+
+def _filter(machine: str) -> list[tuple[int, int, int, int]]:
+    """A program for the kernel's packet filter: (code, jump if true, jump if false, operand)."""
+    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, kill, refuse, unknown = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x80000000), (give, 0, 0, 0x50000 | 1), (give, 0, 0, 0x50000 | 38)
+    first, second = (load, 0, 0, 16), (load, 0, 0, 24)  # arguments of the call
+    some = syscalls.by_argument(machine)
+    steps = [(load, 0, 0, 4), (equal, 1, 0, syscalls.MACHINES[machine]), kill]
+    steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # x86's other calling convention
+    for number in syscalls.refused(machine).values():
+        steps += [(equal, 0, 1, number), refuse]
+    steps += [(equal, 0, 1, some["clone3"]), unknown]  # its flags are out of a filter's reach; libc falls back on clone
+    steps += [(equal, 0, 4, some["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
+    steps += [(equal, 0, 4, some["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
+    commands = [step for command in _OWNER_COMMANDS for step in ((equal, 0, 1, command), refuse)]
+    return [*steps, (equal, 0, 1 + len(commands), some["fcntl"]), second, *commands, allow]
+
+
+def _prctl(option: int, *values: object) -> None:
+    _checked(_LIBC.prctl(option, *values, *(0 for _ in range(4 - len(values)))), f"prctl {option}")
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        raise NoWallsError(f"{what}: {os.strerror(ctypes.get_errno())}")
+    return result
