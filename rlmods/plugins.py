@@ -1,6 +1,7 @@
 """Parts from outside: `plugins/<name>/<name>.py` holds classes, `plugins/<name>/<group>/<option>.yaml` makes each an option of a group.
 
-Being there is enough: `register()` runs before Hydra composes, and the options then show in `--help` and work from any directory.
+Being there is enough: `register()` runs before Hydra composes, and the options then show in `--help` and work from any directory. An
+installed package brings parts by an entry point in the group `rlmods.plugins` that names it, and `conf/<group>/<option>.yaml` in it.
 """
 
 from __future__ import annotations
@@ -9,6 +10,8 @@ import os
 import sys
 import traceback
 from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -22,6 +25,26 @@ from rlmods.types import UserError
 FOLDER = Path(__file__).resolve().parents[1] / "plugins"
 
 
+ENTRY_POINTS = "rlmods.plugins"
+"""Group of the entry points by which an installed package brings parts: `mine = "my_package"`."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One plugin."""
+
+    name: str
+    options: Path
+    """Folder of `<group>/<option>.yaml`."""
+    code: Path
+    """Folder of what they name."""
+
+    @property
+    def overrides(self) -> list[str]:
+        """What it lets one type."""
+        return [f"{path.parent.name}={path.stem}" for path in sorted(self.options.glob("*/*.yaml"))]
+
+
 class PluginFolders(SearchPathPlugin):
     """Appends every plugin's folder to Hydra's search path."""
 
@@ -30,18 +53,37 @@ class PluginFolders(SearchPathPlugin):
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         taken = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
         groups = {str(Path(option).parent) for option in taken}
-        for plugin in _plugins(self.folder):
-            for option in sorted(plugin.rglob("*.y*ml")):
-                key = option.relative_to(plugin)
+        for source in sources():
+            for option in sorted(source.options.rglob("*.y*ml")):
+                key = option.relative_to(source.options)
                 if key.suffix != ".yaml":
                     raise UserError(f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml")
                 if str(key.parent) not in groups or key.parent == Path():
                     names = ", ".join(sorted(groups - {"."}))
-                    raise UserError(f"{option}: options lie in {plugin.name}/GROUP/, where GROUP is one of {names}")
+                    raise UserError(f"{option}: options lie in {source.options.name}/GROUP/, where GROUP is one of {names}")
                 if other := taken.get(str(key)):
                     raise UserError(f"{option}: {key.parent}={key.stem} is {other} already, give one of the two another name")
                 taken[str(key)] = option
-            search_path.append(f"plugin-{plugin.name}", str(plugin))
+            search_path.append(f"plugin-{source.name}", str(source.options))
+
+
+def sources() -> Iterator[Source]:
+    """The plugins in the folder, then those of installed packages.
+
+    Raises:
+        UserError: an entry point names a package that is not there, or that brings no options.
+    """
+    for path in _plugins(PluginFolders.folder):
+        yield Source(path.name, path, path)
+    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+        spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise UserError(f"the entry point {entry.name} in {ENTRY_POINTS} names {entry.value}, and there is no such package")
+        code = Path(next(iter(spec.submodule_search_locations)))
+        source = Source(entry.name, code / "conf", code)
+        if not source.overrides:
+            raise UserError(f"the package {entry.module} has no options: it is to bring {source.options}/GROUP/OPTION.yaml")
+        yield source
 
 
 def register(folder: Path | None = None) -> None:
@@ -61,16 +103,25 @@ def register(folder: Path | None = None) -> None:
             raise UserError(f"{plugin}: a plugin is imported by its folder's name, use letters, digits and _ only")
         if not module.is_file():
             raise UserError(f"{plugin}: no {module.name} in it, a plugin's module has its folder's name")
-        spec = find_spec(plugin.name)
-        if spec is not None and spec.origin not in (None, str(module)):  # None: a mere folder, which a module goes before
-            raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {module.name}")
+        check_name(plugin)
         if str(plugin) not in sys.path:
             sys.path.append(str(plugin))  # last: what a plugin brings along hides no installed package
     Plugins.instance().register(PluginFolders)
 
 
+def check_name(plugin: Path) -> None:
+    """
+    Raises:
+        UserError: the plugin's name is that of a module from elsewhere.
+    """
+    spec = find_spec(plugin.name)
+    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a mere folder, which a module goes before
+        raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {plugin.name}.py")
+
+
 def explain(exception: BaseException) -> UserError | None:
-    """One line with a plugin's file and line if `exception`, or what caused it, was raised in the plugins' folder; None if not."""
+    """One line with a plugin's file and line if `exception`, or what caused it, was raised in a plugin; None if not."""
+    folders = [PluginFolders.folder, *(source.code for source in sources())]
     cause: BaseException | None = exception
     places: list[UserError] = []
     while cause is not None:
@@ -78,7 +129,7 @@ def explain(exception: BaseException) -> UserError | None:
         if isinstance(cause, SyntaxError):
             frames.append((cause.filename or "", cause.lineno))
         what = " ".join(f"{type(cause).__name__}: {cause}".split())
-        places += [UserError(f"{name}:{line}: {what}") for name, line in frames if Path(name).is_relative_to(PluginFolders.folder)][-1:]
+        places += [UserError(f"{name}:{line}: {what}") for name, line in frames if any(map(Path(name).is_relative_to, folders))][-1:]
         cause = cause.__cause__ or cause.__context__
     return places[-1] if places else None
 
