@@ -1,9 +1,10 @@
 """What happens around the loop: files, the terminal, checkpoints. Beside Lightning's hooks, the learner calls those in `hooks.py`."""
 
 from rlmods.callbacks.checkpoint import IterationCheckpoint
+from rlmods.callbacks.hacking import HackingMonitor
 from rlmods.callbacks.jsonl import JsonlLogger
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
 from rlmods.callbacks.summary import Summary
 
-__all__ = ["IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary"]
+__all__ = ["HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary"]
