@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rlmods.reward.grader import extract, extract_gold, same_plain, verify
 from rlmods.reward.pool import Outcome, shared
@@ -55,10 +55,23 @@ class Accuracy:
         )
 
     def _grade(self, pairs: list[tuple[str | None, str | None]]) -> list[Outcome]:
-        if not pairs:
-            return []
-        pool = shared("rlmods.reward.grader:same_answer", self.workers, os.getpid())
-        return pool.map(pairs, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
+        """Each different pair once; verdicts are kept, those that never came are not."""
+        different = list(dict.fromkeys(pairs))
+        known = {pair: kept for pair in different if (kept := _VERDICTS.get(pair)) is not None}
+        if asked := [pair for pair in different if pair not in known]:
+            pool = shared("rlmods.reward.grader:same_answer", self.workers, os.getpid())
+            outcomes = pool.map(asked, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
+            found = dict(zip(asked, outcomes, strict=True))
+            known |= found
+            _VERDICTS.update({pair: outcome for pair, outcome in found.items() if outcome.status == "ok"})
+            for pair in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
+                _VERDICTS.pop(pair, None)
+        return [known[pair] for pair in pairs]
+
+
+_VERDICTS: dict[Any, Outcome] = {}
+MAX_VERDICTS = 100_000
+"""Of (answer, gold) that are kept, the newest."""
 
 
 def _at_once(answer: str | None, gold: str | None) -> bool | None:

@@ -26,6 +26,8 @@ from rlmods.reward.worker import HEADER
 
 START_TIMEOUT_S = 120.0
 """A worker that is not up by then is an error of the installation, not a slow answer."""
+RECYCLED_AFTER = 20_000
+"""Calls, after which a worker makes way for a new one: whatever it leaks ends with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class _Worker:
     ready: bool = False
     item: int | None = None
     """Which call it is busy with."""
+    calls: int = 0
+    """That it has had."""
     deadline: float = 0.0
     """On the monotonic clock, of the call or of the start."""
     unread: bytes = b""
@@ -71,11 +75,15 @@ class _Worker:
 
 
 class Pool:
-    """Calls `target`, "module:function", in `workers` processes, started at the first call. Safe to use from any thread."""
+    """Calls `target`, "module:function", in `workers` processes, started at the first call. Safe to use from any thread.
 
-    def __init__(self, target: str, *, workers: int) -> None:
+    With `warm`, each process calls `target(warm)` before it is ready, as long as that may take: imports count against no call's deadline.
+    """
+
+    def __init__(self, target: str, *, workers: int, warm: Any = None) -> None:
         self.target = target
         self.workers = workers
+        self.warm = warm
         self._lock = threading.Lock()
         self._idle: list[_Worker] = []
 
@@ -83,7 +91,7 @@ class Pool:
         """`target(*call)` for each call, in order.
 
         A call that takes longer than `timeout_s` is a "timeout", and so is one without an answer after `batch_timeout_s`. One that raises
-        or ends its process is an "error". Its worker is replaced. Raises RuntimeError if no worker can be started.
+        or ends its process is an "error". Its worker is replaced. Raises RuntimeError if no worker can be started or warmed.
         """
         with self._lock:
             return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
@@ -116,9 +124,9 @@ class Pool:
 
 
 @cache
-def shared(target: str, workers: int, _process: int = 0) -> Pool:
+def shared(target: str, workers: int, _process: int = 0, warm: Any = None) -> Pool:
     """One pool per function and size in this process; pass `os.getpid()`, as a forked child must not speak into its parent's pipes."""
-    return Pool(target, workers=workers)
+    return Pool(target, workers=workers, warm=warm)
 
 
 def _end(process: subprocess.Popen[bytes], owner: int) -> None:
@@ -178,7 +186,7 @@ class _Batch:
             worker.item = None
             self.release(worker)
             return
-        worker.item, self.next = self.next, self.next + 1
+        worker.item, self.next, worker.calls = self.next, self.next + 1, worker.calls + 1
         worker.deadline = time.monotonic() + self.timeout_s
         try:
             worker.send(pickle.dumps(self.calls[worker.item]))
@@ -194,7 +202,12 @@ class _Batch:
             self.fail(worker, Outcome("error", "the worker process ended"))
             return
         for reply in replies:
-            if "ready" in reply:
+            if "ready" in reply and self.pool.warm is not None:
+                worker.send(pickle.dumps((self.pool.warm,)))
+                continue
+            if not worker.ready:
+                if "error" in reply:
+                    raise RuntimeError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
                 worker.ready = True
             elif worker.item is not None:
                 self.outcomes[worker.item] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
@@ -217,7 +230,10 @@ class _Batch:
 
     def release(self, worker: _Worker) -> None:
         self.forget(worker)
-        self.pool.give_back(worker)
+        if worker.calls < RECYCLED_AFTER:
+            self.pool.give_back(worker)
+        else:
+            worker.kill()
 
     def forget(self, worker: _Worker) -> None:
         self.selector.unregister(worker.output)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from rlmods.reward.isolated import Isolated
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores, UserError
 
@@ -21,6 +22,8 @@ class WeightedSum:
 
         reward.terms.format.weight=0.1    ~reward.terms.overlong    +reward@reward.terms.mine.reward=mine
 
+    `reward.terms.NAME.timeout_s=5` runs a term in worker processes (`Isolated`): what hangs or crashes costs one response, and is counted.
+
     A term of weight 0 is a monitor: its scores and its correctness (where no paid term knows) are logged and decide nothing
     (`Scores.monitored`). It may find no answers in the data, and where all others abstain, so does the sum.
 
@@ -33,18 +36,19 @@ class WeightedSum:
     """
 
     terms: Mapping[str, Mapping[str, Any]]
-    """By name: `reward`, the callable, and `weight`, 1 where it is left out. In YAML `_convert_: all` keeps Hydra from taking the rewards,
-    which are dataclasses, for more configuration."""
+    """By name: `reward`, the callable, `weight`, 1 where it is left out, and `timeout_s`, none where it is left out. In YAML
+    `_convert_: all` keeps Hydra from taking the rewards, which are dataclasses, for more configuration."""
 
     def __post_init__(self) -> None:
         if not self.terms:
             raise UserError("WeightedSum: no terms; add one with +reward@reward.terms.accuracy.reward=accuracy")
         for name, term in self.terms.items():
-            if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight"}:
+            if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight", "timeout_s"}:
                 raise UserError(f"WeightedSum: terms.{name} is not written as {{weight: NUMBER, reward: REWARD}} (under _convert_: all)")
             weight = term.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, int | float):
                 raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is no number")
+        self.rewards  # noqa: B018 - a term that cannot be isolated is an error now
         if not any(self.weights.values()):
             raise UserError(f"WeightedSum: every weight is 0, so nothing is rewarded: type reward.terms.{next(iter(self.terms))}.weight=1")
 
@@ -59,12 +63,15 @@ class WeightedSum:
         return self._paid_for("gives_steps")
 
     def _paid_for(self, trait: str) -> bool:
-        return any(getattr(reward, trait, False) for name, reward in self.rewards.items() if self.weights[name])
+        return any(getattr(term["reward"], trait, False) for name, term in self.terms.items() if self.weights[name])
 
     @cached_property
     def rewards(self) -> dict[str, Callable[[Sequence[Response]], Any]]:
         """The terms' callables, by name."""
-        return {name: term["reward"] for name, term in self.terms.items()}
+        return {
+            name: term["reward"] if term.get("timeout_s") is None else Isolated(term["reward"], term["timeout_s"])
+            for name, term in self.terms.items()
+        }
 
     @cached_property
     def weights(self) -> dict[str, float]:

@@ -32,3 +32,10 @@ def act(what: str) -> object:
     if what == "pid":
         return os.getpid()
     return what
+
+
+def warmed(seconds: object) -> object:
+    """Slow where it is given a number."""
+    if isinstance(seconds, float):
+        time.sleep(seconds)
+    return seconds

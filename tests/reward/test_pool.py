@@ -146,3 +146,12 @@ time.sleep(0.3)
     done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr
     assert until(lambda: not alive(int(done.stdout)))
+
+
+def test_what_warms_a_worker_costs_no_call_its_deadline() -> None:
+    """`sleep` takes 60 s where it is a call."""
+    pool = Pool("tests.reward.misbehaving:warmed", workers=1, warm=1.0)
+    [outcome] = pool.map([("x",)], timeout_s=0.5, batch_timeout_s=60)
+    assert (outcome.status, outcome.value) == ("ok", "x")
+    with pytest.raises(RuntimeError, match="cannot start: LookupError: no such thing"):
+        Pool("tests.reward.misbehaving:act", workers=1, warm="raise").map([("a",)], timeout_s=5, batch_timeout_s=60)
