@@ -31,7 +31,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.command import Output, command, configuration, find_policy, progress
+from rlmods.command import KEPT, Output, command, configuration, find_policy, progress
 from rlmods.make import block, make
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
@@ -190,7 +190,7 @@ def _summary(output: Output) -> dict[str, Any]:
 
 def main(arguments: list[str]) -> None:
     named = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())  # a directory of a sweep may be called lr=1e-4
-    command(arguments, __doc__, lambda: collect(arguments[0] if named else None, arguments[named:]))
+    command(arguments, __doc__, lambda: collect(arguments[0] if named else None, arguments[named:]), ended=KEPT)
 
 
 if __name__ == "__main__":

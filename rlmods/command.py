@@ -29,12 +29,19 @@ from rlmods.run import dumps, name
 from rlmods.run.journal import Journal, read_rows
 from rlmods.types import UserError
 
-PATIENCE_S = 30.0
+KEPT = "interrupted: what is done is kept, and the same command goes on from there"
+PATIENCE_S = 10.0
 """Between two lines of progress, where there is no terminal to draw a bar on."""
 
 
-def command(arguments: Sequence[str], manual: str | None, action: Callable[[], dict[str, Any]], indent: int | None = None) -> None:
-    """Prints what the action returns, as JSON on stdout. A user's mistake and Ctrl-C are one line and a failing exit status."""
+def command(
+    arguments: Sequence[str],
+    manual: str | None,
+    action: Callable[[], dict[str, Any]],
+    indent: int | None = None,
+    ended: str = "interrupted",
+) -> None:
+    """Prints what the action returns, as JSON on stdout. A user's mistake and Ctrl-C (`ended`) are one line and a failing exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(manual)
         sys.exit(0 if arguments else 2)
@@ -45,7 +52,7 @@ def command(arguments: Sequence[str], manual: str | None, action: Callable[[], d
             name.register()
             print(dumps(action(), indent=indent))
     except KeyboardInterrupt:
-        sys.exit("interrupted")
+        sys.exit(ended)
 
 
 def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path, Path | None]:

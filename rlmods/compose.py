@@ -114,7 +114,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     algorithm = _algorithm(config)
     used = {"optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *algorithm.groups}
     for typed in overrides:
-        group = typed.split("=")[0].split(".")[0].split("@")[0]
+        group = typed.split("=")[0].split("@")[-1].split(".")[0]  # an option of one group may go into a part of another
         if group in PARTS and group not in used:
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {typed}, or choose another algo=")
     blocks = {name: block(config[name], name, kind) for name, kind in BLOCKS.items()}

@@ -12,9 +12,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from omegaconf import DictConfig
 
 from rlmods.algo.experience import assemble
 from rlmods.command import command, configuration, find_policy
@@ -56,6 +58,8 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     splits = make(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
+    if saved is not None and not any(typed.lstrip("+~").startswith("reward") for typed in overrides):
+        _keep_up(config, Path(model))
     reward, rollout = make(config.reward, "reward"), make(config.rollout, "rollout")
     validation = block(config.validation, "validation", Validation)
     ranks = Alone()
@@ -67,6 +71,15 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         prompts = splits.val[: validation.max_prompts]
         metrics["val/kl_ref"] = kl_from(reference, policy, drawn, prompts, max(1, validation.samples), config.batch.token_budget)
     return {"model": source, "prompts": len(splits.val[: validation.max_prompts]), **dict(sorted(metrics.items()))}
+
+
+def _keep_up(config: DictConfig, export: Path) -> None:
+    """Reward models that the run has trained on take the place of those that it began with, in the paid terms."""
+    trained = [str(path) for path in sorted(export.glob("reward_model*"))]
+    for term in config.reward.get("terms", {}).values() if trained else ():
+        if term.reward.get("_target_") == "rlmods.reward.Neural" and term.get("weight", 1.0):
+            count = 1 if isinstance(term.reward.model, str) else len(term.reward.model)
+            term.reward.model, trained = trained[0] if count == 1 else trained[:count], trained[count:]
 
 
 def _reference(source: str) -> Policy:

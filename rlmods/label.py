@@ -27,7 +27,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlmods.command import Output, command, configuration, dropped_beside, progress
+from rlmods.command import KEPT, Output, command, configuration, dropped_beside, progress
 from rlmods.judge import Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.make import make
@@ -174,7 +174,7 @@ def main(arguments: list[str]) -> None:
             raise UserError("--kappa compares two labelled files: python -m rlmods.label --kappa FILE_A FILE_B")
         return kappa(*arguments[1:])
 
-    command(arguments, __doc__, action)
+    command(arguments, __doc__, action, ended=KEPT)
 
 
 if __name__ == "__main__":

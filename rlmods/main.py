@@ -7,12 +7,13 @@ import os
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import transformers
 from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from rlmods import compose
@@ -49,11 +50,24 @@ def main(config: DictConfig) -> None:
     """Run it as Hydra's task."""
     hydra = HydraConfig.get()
     with plain_errors():
+        if hydra.mode == RunMode.MULTIRUN:
+            _check_sweep(sys.argv[1:])
         learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
     if learner.iteration < learner.max_iterations:
         settings = [typed for typed in hydra.overrides.task if typed.split("=")[0] not in ("run_dir", "resume")]
         again = shlex.join(["python", "train.py", *settings, f"run_dir={config.run_dir}", "resume=auto"])
         sys.exit(f"interrupted after iteration {learner.iteration}; to go on: {again}")
+
+
+def _check_sweep(typed: Sequence[str]) -> None:
+    """
+    Raises:
+        UserError: all jobs of a sweep would go to one run directory.
+    """
+    for override in typed:
+        if override.startswith("run_dir=") and "," not in override and "${" not in override:
+            folder = override.removeprefix("run_dir=")
+            raise UserError(f"{override} is one directory for all jobs of the sweep: type hydra.sweep.dir={folder}")
 
 
 def quiet() -> None:

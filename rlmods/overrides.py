@@ -12,6 +12,9 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.options import CONF, options
 from rlmods.types import UserError
 
+OPEN = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
+"""Groups whose parts may take settings that are not in their file."""
+
 
 def explain_override(error: Exception) -> UserError | None:
     """The mistake in an override that Hydra refused; None if the error is none of Hydra's."""
@@ -54,9 +57,11 @@ def _unknown(full_key: str, siblings: DictConfig) -> UserError:
     if elsewhere:
         return UserError(f"{key}: no such setting; did you mean {' or '.join(elsewhere[:3])}?")
     names = [f"{parent}.{name}" if parent else name for name in map(str, siblings) if name not in ("_target_", "hydra")]
+    if owners := [option for option in options(parent) if key in OmegaConf.load(CONF / parent / f"{option}.yaml")] if parent else []:
+        return UserError(f"{full_key}: a setting of {' or '.join(f'{parent}={option}' for option in owners)}, which is not chosen")
     if not names:
         return UserError(f"{full_key}: no such setting; {parent} is a single value")
-    more = f" (+{full_key}=... adds one that the part takes)" if parent else ""
+    more = f" (+{full_key}=... adds one that the part takes)" if parent.split(".")[0] in OPEN else ""
     return UserError(f"{full_key}: no such setting{more}; {nearest(full_key, names)}")
 
 

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 
 def _group_size(plan: Plan) -> str | None:
     samples = plan.batch.samples
-    for group in ("advantage", "sampling"):
-        if group in plan.parts and samples < 2 and (getattr(plan.parts[group], "needs_group", False)):
+    for group in ("advantage", "sampling", "reward"):
+        online = plan.algorithm.samples_responses and group in plan.parts
+        if online and samples < 2 and (getattr(plan.parts[group], "needs_group", False)):
             return f"{group}={plan.choices.get(group)} compares answers to one prompt, and batch.samples={samples}: type batch.samples=8"
     if "judge" in plan.parts and samples < 2:
         return f"a judge compares answers to one prompt, and batch.samples={samples}: type batch.samples=4"
@@ -69,9 +70,12 @@ def _rounds(plan: Plan) -> str | None:
         return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
     if plan.config.algo.reference_every is None:
         return f"algo={name} works in rounds of so many iterations: type algo.reference_every=20"
+    length, every = plan.config.trainer.max_iterations, plan.config.algo.reference_every
+    if length < every:
+        return f"no round of algo.reference_every={every} ends in trainer.max_iterations={length}: type algo.reference_every={length}"
     if getattr(plan.parts["ranking"], "margin", False):
         return "ranking.margin=true, and a judge says by no margin what is better: type ranking.margin=false"
-    most = plan.batch.prompts * plan.config.algo.reference_every
+    most = plan.batch.prompts * every
     if plan.config.algo.refresh_prompts > most:
         return f"algo.refresh_prompts={plan.config.algo.refresh_prompts}, but a round has {most} prompts: type algo.refresh_prompts={most}"
     return None
@@ -124,7 +128,7 @@ def _columns(plan: Plan) -> str | None:
     for column in plan.algorithm.needs_columns:
         purpose, advice = COLUMNS[column]
         for prompt in plan.splits.train:
-            if column not in prompt.meta:
+            if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
                 if "steps" in prompt.meta:
                     advice = "it has labelled steps, which algo=process_reward_model learns from"
                 return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"

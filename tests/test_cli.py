@@ -267,3 +267,9 @@ def test_ctrl_c_ends_the_iteration_and_the_run_goes_on(tmp_path):
     assert (result.code, result.err) == (0, "")
     assert [r["iteration"] for r in rows(metrics) if "train/reward" in r] == list(range(1, done + 2))
     assert json.loads((tmp_path / "run/summary.json").read_text())["exit"] == "finished"
+
+
+def test_a_sweep_does_not_go_to_one_directory(tmp_path):
+    result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
+    refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
+    assert not (tmp_path / "here").exists()

@@ -152,6 +152,10 @@ RULES = {
     "_group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+        (
+            ("algo=ppo", "sampling=fixed", "reward=preference", "+judge@reward.judge=rule", "batch.samples=1"),
+            "reward=preference compares answers to one prompt",
+        ),
         (("algo=online_dpo", "batch.samples=1"), "a judge compares answers to one prompt, and batch.samples=1: type batch.samples=4"),
     ],
     "_critic": [
@@ -188,6 +192,10 @@ RULES = {
         (
             ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.refresh_prompts=999"),
             "but a round has 640 prompts: type algo.refresh_prompts=640",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "trainer.max_iterations=7"),
+            "no round of algo.reference_every=20 ends in trainer.max_iterations=7: type algo.reference_every=7",
         ),
     ],
     "_scale": [

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlmods import evaluation
-from rlmods.evaluate import kl_from
+from rlmods.evaluate import _keep_up, kl_from
 from rlmods.evaluation import Validation, correctness, known, pass_at_k
 from rlmods.metrics import Meter
 from rlmods.rollout import Local
@@ -214,3 +215,21 @@ class TestKLFrom:
         other.tokenizer.add_tokens(["xyz"])
         with pytest.raises(UserError, match="its tokens are not those of the graded model"):
             kl_from(other, policy(0), Local(max_tokens=8), SPLITS.val, 1, 64)
+
+
+def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
+    neural = {"_target_": "rlmods.reward.Neural", "model": "old"}
+    terms = {"a": {"reward": neural, "weight": 1.0}, "gold": {"reward": neural, "weight": 0.0}}
+    terms["b"] = {"reward": {**neural, "model": ["x", "y"]}}
+    config = OmegaConf.create({"reward": {"terms": terms}})
+    _keep_up(config, tmp_path)
+    assert config.reward.terms.a.reward.model == "old", "a run that has trained none"
+    for name in ("reward_model", "reward_model_1", "reward_model_2"):
+        (tmp_path / name).mkdir()
+    _keep_up(config, tmp_path)
+    now = {name: term.reward.model for name, term in config.reward.terms.items()}
+    assert now == {
+        "a": str(tmp_path / "reward_model"),
+        "gold": "old",
+        "b": [str(tmp_path / "reward_model_1"), str(tmp_path / "reward_model_2")],
+    }

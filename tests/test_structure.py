@@ -30,6 +30,7 @@ NOT_CHOSEN = {
     "callbacks": {"JsonlLogger", "Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
     "policy": {"Policy", "ScalarModel"},
+    "reward": {"Isolated"},
 }
 """Public classes of a group's package that are no parts."""
 LONGEST = {"reward/grader/parse.py": 340}

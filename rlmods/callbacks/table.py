@@ -26,6 +26,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     sizes = {name: sum(p.numel() for p in network.parameters()) / 1e6 for name, network in learner.networks.items()}
     main, *others = learner.networks
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
+    freed = ", until it has scored the data once" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
     passes = "" if online else f" = {length * batch.prompts / len(plan.splits.train):.2g} passes over the data"
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
@@ -33,7 +34,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
         main: f"{sizes[main]:.1f}M parameters, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
-        "reference": f"a frozen copy, {sizes[main]:.1f}M more" if learner.reference else "none, as no KL is asked for",
+        "reference": f"a frozen copy, {sizes[main]:.1f}M more{freed}" if learner.reference else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
         **({"ptx": f"{len(plan.ptx)} rows to imitate, {learner.stream.num_rows} beside each optimizer step"} if plan.ptx else {}),
         "iteration": size,

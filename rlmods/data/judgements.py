@@ -90,7 +90,8 @@ def compared(responses: Sequence[Said], ranked: Sequence[Judged], where: str) ->
     seen: dict[str, int] = {}
     for response, judged, rank in zip(responses, ranked, ranks, strict=True):
         if seen.setdefault(response.text, rank) != rank:
-            raise UserError(f'{where}: column "{judged.name}" repeats a response that has another rank')
+            advice = "correct the row, or type data.skip_invalid=true to leave it out"
+            raise UserError(f'{where}: column "{judged.name}" repeats a response that is better or worse there: {advice}')
     best = [response.text for response, rank in zip(responses, ranks, strict=True) if rank == 0 and response.finished]
     meta = {"candidates": tuple(x.text for x in responses), "ranks": ranks, "finished": tuple(x.finished for x in responses)}
     return {**meta, **({"response": best[0]} if best else {})}

@@ -116,6 +116,9 @@ class Preferences(Jsonl):
             read += ["candidates", *[field for field in ("ranks", "scores") if field in has][:1]]
         elif "label" in has:
             return [*read, "label", "response"]
+        listed = row.get(str(self.candidates)) if read == ["candidates"] else None
+        if isinstance(listed, list) and any(isinstance(candidate, dict) and "logprob" in candidate for candidate in listed):
+            raise UserError(f"{where}: candidates that nobody has ranked: type python -m rlmods.label FILE out=OTHER and read that one")
         if not read:
             choices = ", ".join(f"data.{field}=COLUMN" for field in ("chosen", "candidates", "label", "steps"))
             raise UserError(f"{where}: no preferences in the columns {', '.join(row)}; type {choices}, or data=jsonl if there are none")

@@ -36,9 +36,9 @@ class HuggingFace:
         if self.name is None:
             raise UserError("policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or policy.name=RUN")
         options = {} if self.revision is None else {"revision": self.revision}
-        folder_or_name, checkpointing = exported(self.name), self.gradient_checkpointing
+        checkpointing = self.gradient_checkpointing
         try:
-            return load(folder_or_name, dtype=self.dtype, attention=self.attention, checkpointing=checkpointing, **options)
+            return load(exported(self.name), dtype=self.dtype, attention=self.attention, checkpointing=checkpointing, **options)
         except UserError as error:
             raise UserError(f"policy.name={self.name}: {error}") from error
 
@@ -50,6 +50,8 @@ def exported(source: str | Path) -> str | Path:
         UserError: a run that has not exported yet.
     """
     run = Path(source).expanduser()
+    if str(source).startswith(("/", "./", "../", "~")) and not run.is_dir():
+        raise UserError(f"{str(source)!r}: no such directory; give a hub name, a directory or a run")
     if not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return source
     if not (run / "export").is_dir():

@@ -45,6 +45,7 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
             return str(source), {}
         raise UserError(f"no reward model at {str(source)!r}: give a run, a directory or a hub name (train one with algo=reward_model)")
     where = folder / "export" if (folder / "export").is_dir() else folder
+    where = where / "reward_model" if (where / "reward_model").is_dir() else where  # of a run that trained one beside its policy
     if not (where / "config.json").is_file():
         raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
     config = json.loads((where / "config.json").read_text())

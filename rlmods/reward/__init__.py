@@ -11,25 +11,62 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
     from rlmods.reward.code import Code
+    from rlmods.reward.cosine import Cosine
+    from rlmods.reward.ensemble import Ensemble
     from rlmods.reward.format import Format
+    from rlmods.reward.isolated import Isolated
+    from rlmods.reward.json_schema import JSON
+    from rlmods.reward.language import Language
     from rlmods.reward.length import Length
     from rlmods.reward.neural import Neural
     from rlmods.reward.overlong import Overlong
+    from rlmods.reward.preference import Preference
     from rlmods.reward.process import Process
+    from rlmods.reward.regex import Regex
+    from rlmods.reward.repetition import Repetition
     from rlmods.reward.task_score import TaskScore
+    from rlmods.reward.tool_call import ToolCall
     from rlmods.reward.weighted_sum import WeightedSum
 
-__all__ = ["Accuracy", "Code", "Format", "Length", "Neural", "Overlong", "Process", "TaskScore", "WeightedSum"]
+__all__ = [
+    "JSON",
+    "Accuracy",
+    "Code",
+    "Cosine",
+    "Ensemble",
+    "Format",
+    "Isolated",
+    "Language",
+    "Length",
+    "Neural",
+    "Overlong",
+    "Preference",
+    "Process",
+    "Regex",
+    "Repetition",
+    "TaskScore",
+    "ToolCall",
+    "WeightedSum",
+]
 
 _MODULES = {
     "Accuracy": "accuracy",
     "Code": "code",
+    "Cosine": "cosine",
+    "Ensemble": "ensemble",
     "Format": "format",
+    "Isolated": "isolated",
+    "JSON": "json_schema",
+    "Language": "language",
     "Length": "length",
     "Neural": "neural",
     "Overlong": "overlong",
+    "Preference": "preference",
     "Process": "process",
+    "Regex": "regex",
+    "Repetition": "repetition",
     "TaskScore": "task_score",
+    "ToolCall": "tool_call",
     "WeightedSum": "weighted_sum",
 }
 

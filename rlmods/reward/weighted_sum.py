@@ -62,6 +62,11 @@ class WeightedSum:
         """Whether any paid term has a reward for each step."""
         return self._paid_for("gives_steps")
 
+    @property
+    def needs_group(self) -> bool:
+        """Whether any paid term compares the responses to one prompt."""
+        return self._paid_for("needs_group")
+
     def _paid_for(self, trait: str) -> bool:
         return any(getattr(term["reward"], trait, False) for name, term in self.terms.items() if self.weights[name])
 

@@ -175,7 +175,7 @@ CASES = [
     ([PAIR], {"margin": "margn"}, r'1: no column "margn"; columns: .*; type data.margin='),
     ([PAIR, {**PAIR, "chosen": " "}], {}, r'2: column "chosen" is empty'),
     ([PAIR, {**PAIR, "rejected": 5}], {}, r'2: column "rejected" must hold text, found a number'),
-    ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response that has another rank'),
+    ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response that is better or worse there'),
     ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a text'),
     ([{**PAIR, "margin": True}], {}, r'1: column "margin" must hold numbers, found true/false'),
     ([{**PAIR, "margin": float("nan")}], {}, r'1: column "margin" holds nan, which is no finite number'),
@@ -195,7 +195,7 @@ CASES = [
     ([{**RANKING, "candidates": "4"}], {}, r'1: column "candidates" must hold a list, found a text'),
     ([{**RANKING, "candidates": ["4", ""]}], {}, r'1: column "candidates" is empty'),
     ([{**RANKING, "candidates": ["4", None]}], {}, r'1: column "candidates" must hold text, found null'),
-    ([{**RANKING, "candidates": ["4", "5", "4"]}], {}, r'1: column "candidates" repeats a response that has another rank'),
+    ([{**RANKING, "candidates": ["4", "5", "4"]}], {}, r'1: column "candidates" repeats a response that is better or worse there'),
     ([{**RANKING, "candidates": [{"txt": "4"}, "5"]}], {}, r'1: column "candidates" must hold texts, or objects with "text"; found .* txt'),
     ([RANKING | {"ranks": [0, 1]}], {}, r'1: column "ranks" has 2 entries, and column "candidates" has 3'),
     ([RANKING | {"ranks": 0}], {}, r'1: column "ranks" must hold a list, found a number'),
@@ -250,3 +250,11 @@ def test_held_out_rows_keep_their_judgements(tmp_path):
     splits = Preferences(str(path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
     assert all(p.meta == judged(("4", "5"), (0, 1), response="4") for p in (*splits.train, *splits.val))
+
+
+def test_what_nobody_has_ranked_is_refused(read):
+    """Candidates as `collect` writes them stand in the order in which they were drawn."""
+    row = {"prompt": "2+2=", "candidates": [{"text": text, "logprob": -1.0, "finish": "stop"} for text in "45"]}
+    with pytest.raises(UserError, match=r"nobody has ranked: type python -m rlmods\.label FILE"):
+        read(row)
+    assert read({**row, "ranks": [0, 1]})[0].meta["candidates"] == ("4", "5")

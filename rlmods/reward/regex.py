@@ -1,0 +1,56 @@
+"""Whether a response matches a pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import regex
+
+from rlmods.types import Response, Scores, UserError
+
+
+@dataclass(frozen=True)
+class Regex:
+    """1.0 where `pattern` matches somewhere in a response, or with `full` the whole of it; else 0.0.
+
+    The text is all of the response, thoughts included. A match that takes longer than `timeout_s` scores 0.0 and is counted: `timeouts`.
+    Raises: UserError without a pattern, for one that is none, and for a timeout that is not positive.
+    """
+
+    pattern: str | None = None
+    """Of the `regex` package, which knows what `re` does and more; flags stand in it: `(?is)...`."""
+    full: bool = False
+    """Match the whole text, and not some part of it."""
+    timeout_s: float = 1.0
+    """For one response."""
+
+    needs_answer: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.pattern, str) or not self.pattern:
+            raise UserError("reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes")
+        if not self.timeout_s > 0:
+            raise UserError(f"Regex: timeout_s={self.timeout_s} is not positive: type reward.timeout_s=1")
+        try:
+            _ = self.compiled
+        except regex.error as error:
+            raise UserError(f"Regex: pattern={self.pattern!r} is no pattern ({error}): type 'reward.pattern=\"TEXT\"'") from None
+
+    @cached_property
+    def compiled(self) -> regex.Pattern[str]:
+        return regex.compile(str(self.pattern))
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        found = [self._matches(response.text) for response in responses]
+        return Scores([float(bool(matches)) for matches in found], counts={"timeouts": found.count(None)})
+
+    def _matches(self, text: str) -> bool | None:
+        """None: out of time."""
+        match = self.compiled.fullmatch if self.full else self.compiled.search
+        try:
+            return match(text, timeout=self.timeout_s) is not None
+        except TimeoutError:
+            return None

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.reward import Language
+from rlmods.types import UserError
+from tests.reward.samples import response
+
+
+def share(text: str, script: str | Sequence[str] = "Latin") -> float | None:
+    return Language(script)([response(text)])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "script", "value"),
+    [
+        ("Hello, world 12!", "Latin", 1.0),
+        ("Привет", "Latin", 0.0),
+        ("ab вг", "Latin", 0.5),
+        ("a бвг", "Cyrillic", 0.75),
+        ("straße, cafe\u0301, ﬁ", "Latin", 1.0),
+        ("答案 is 5", "Latin", 0.5),
+        ("答案は五です", "Han", 0.5),
+        ("答案は五です", ["Han", "Hiragana"], 1.0),
+        ("答案は五です ok", ["Han", "Hiragana"], 0.75),
+        ("ラーメン", "Katakana", 1.0),
+        ("𝑥 + µ is x", "Latin", 1.0),
+        ("𝑥𝑦", "Latin", 1.0),
+        ("a ५ ٣", "Latin", 1.0),
+        ("πr", "Latin", 0.5),
+        ("πr", ("Latin", "Greek"), 1.0),
+        ("한국어", "hangul", 1.0),
+        ("e\u0301", "Greek", 0.0),
+        ("\ud800a", "Latin", 1.0),
+        ("", "Latin", 1.0),
+        ("12 + 3 = 15 😀 \u0301", "Latin", 1.0),
+    ],
+)
+def test_letters_of_the_script_by_letters(text: str, script: str | Sequence[str], value: float) -> None:
+    assert share(text, script) == value
+
+
+@given(st.text(), st.sampled_from(["Latin", "Cyrillic", "Han"]))
+def test_what_one_script_lacks_the_others_have(text: str, script: str) -> None:
+    others = [name for name in ("Latin", "Cyrillic", "Han") if name != script]
+    text = "".join(c for c in text if share(c, script) == 1.0 or share(c, others) == 1.0)
+    own, rest = share(text, script), share(text, others)
+    assert own is not None
+    assert rest is not None
+    assert own + rest == pytest.approx(2.0 if share(text + "ա", ["Armenian"]) == 1.0 else 1.0)
+
+
+def test_a_megabyte_takes_no_time() -> None:
+    start = time.monotonic()
+    assert [share(text) for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)] == [1.0, 1.0, 0.5, 1.0]
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"])
+def test_a_script_that_is_none_is_refused(script: Any) -> None:
+    with pytest.raises(UserError, match=r"Language: script.*type reward\.script=Latin"):
+        Language(script)

@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from omegaconf import OmegaConf
+
+from rlmods.make import make
+from rlmods.reward import Regex
+from rlmods.types import UserError
+from tests.reward.samples import response
+
+
+@pytest.mark.parametrize(
+    ("pattern", "full", "text", "score"),
+    [
+        (r"\d+", False, "it is 5.", 1.0),
+        (r"\d+", False, "it is five.", 0.0),
+        (r"\d+", True, "it is 5.", 0.0),
+        (r"\d+", True, "55", 1.0),
+        (r"\d+", True, "55\n", 0.0),
+        (r"a|ab", True, "ab", 1.0),
+        (r"^b", False, "a\nb", 0.0),
+        (r"(?m)^b", False, "a\nb", 1.0),
+        (r"a.b", False, "a\nb", 0.0),
+        (r"(?s)a.b", False, "a\nb", 1.0),
+        (r"(?i)É", False, "é", 1.0),
+        (r"\p{Han}", False, "five 五", 1.0),
+        (r"<think>", False, "<think>a</think>b", 1.0),
+        (r"a", False, "", 0.0),
+        (r"a*", True, "", 1.0),
+    ],
+)
+def test_one_where_it_matches(pattern: str, full: bool, text: str, score: float) -> None:
+    found = Regex(pattern, full)([response(text)])
+    assert found.values == [score]
+    assert found.counts == {"timeouts": 0}
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_a_match_has_a_deadline_and_is_counted(full: bool) -> None:
+    start = time.monotonic()
+    found = Regex(r"(a|aa)+b", full, timeout_s=0.2)([response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)])
+    assert found.values == [0.0, 1.0, 0.0, 0.0]
+    assert found.counts == {"timeouts": 2}
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("pattern", [None, "", 5])
+def test_a_pattern_is_needed(pattern: str | None) -> None:
+    with pytest.raises(UserError, match=r"reward=regex needs a pattern: type 'reward\.pattern="):
+        Regex(pattern)
+
+
+def test_what_is_no_pattern_is_refused() -> None:
+    config = OmegaConf.create({"_target_": "rlmods.reward.Regex", "pattern": "(a"})
+    with pytest.raises(UserError, match=r"Regex: pattern='\(a' is no pattern \(.*position.*\): type "):
+        make(config, "reward")
+    with pytest.raises(UserError, match="Regex: timeout_s=0 is not positive"):
+        Regex("a", timeout_s=0)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.reward import Repetition
+from rlmods.types import UserError
+from tests.reward.samples import response
+
+
+def penalty(text: str, size: int = 3) -> float | None:
+    return Repetition(size)([response(text)])[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "size", "value"),
+    [
+        ("a b c d", 3, 0.0),
+        ("a b c a b c", 3, -0.25),  # abc bca cab abc
+        ("a a a a a", 3, -2 / 3),
+        ("A a\nA\ta a", 3, -2 / 3),
+        ("a b a b", 1, -0.5),
+        ("a b a b", 2, -1 / 3),
+        ("a b a b", 4, 0.0),
+        ("a, a a", 2, 0.0),
+        ("é é é é", 2, -2 / 3),
+    ],
+)
+def test_distinct_by_all(text: str, size: int, value: float) -> None:
+    assert penalty(text, size) == pytest.approx(value, abs=1e-12)
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 5))
+def test_against_a_slow_count(words: list[str], size: int) -> None:
+    grams = [words[i : i + size] for i in range(len(words) - size + 1)]
+    repeats = sum(gram in grams[:i] for i, gram in enumerate(grams))
+    assert penalty(" ".join(words), size) == pytest.approx(-repeats / len(grams) if grams else 0.0)
+
+
+def test_fewer_words_than_one_gram_score_nothing_and_are_counted() -> None:
+    found = Repetition(3)([response(text) for text in ("", " \n", "a a", "好" * 50, "a a a", "a a a a")])
+    assert found.values == [0.0, 0.0, 0.0, 0.0, 0.0, -0.5]
+    assert found.counts == {"short": 4}
+
+
+def test_a_megabyte_takes_no_time() -> None:
+    start = time.monotonic()
+    assert penalty("a " * 500_000) == pytest.approx(-1 + 1 / 499_998)
+    assert penalty(" ".join(map(str, range(150_000)))) == 0.0
+    assert penalty("a" * 1_000_000) == 0.0
+    assert time.monotonic() - start < 10
+
+
+@pytest.mark.parametrize("size", [0, -1, 2.5, True, "3"])
+def test_a_size_that_is_none_is_refused(size: Any) -> None:
+    with pytest.raises(UserError, match=f"Repetition: size={size} is no positive whole number"):
+        Repetition(size)
