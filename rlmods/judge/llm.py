@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from rlmods.judge.chat import Endpoint, NoReplyError
-from rlmods.judge.question import TEMPLATE, ask, names, read_verdict
+from rlmods.judge.question import RATING, TEMPLATE, ask, ask_rating, names, read_rating, read_verdict
 from rlmods.judge.scored import Pair
 from rlmods.run.journal import Journal, read_rows
 from rlmods.types import Prompt, UserError
@@ -97,14 +97,23 @@ class LLM:
         """A verdict a pair. All questions are asked side by side, none of them twice."""
         orders = [[(p, a, b), (p, b, a)][: 1 + self.swap] if a != b else [] for p, a, b in pairs]
         questions = [[ask(self.template or TEMPLATE, *order) for order in both] for both in orders]
-        wanted = dict.fromkeys(question for both in questions for question in both)
-        stop, replies = threading.Event(), self._replies
+        found = self._found((question for both in questions for question in both), read_verdict)
+        return [self._settled([found[question] for question in both]) for both in questions]
+
+    def rate(self, rows: Sequence[tuple[Prompt, str]], template: str = RATING) -> list[float | None]:
+        """How good each response is by itself, 0 to 1; None where no try brought a rating."""
+        questions = [ask_rating(template, *row) for row in rows]
+        found = self._found(questions, read_rating)
+        return [found[question] for question in questions]
+
+    def _found(self, questions: Iterable[str], read: Callable[[str], float | None]) -> dict[str, float | None]:
+        """What is said to each question, asked side by side and none of them twice."""
+        wanted, stop, replies = dict.fromkeys(questions), threading.Event(), self._replies
         with ThreadPoolExecutor(self.concurrency) as threads:
             try:
-                found = dict(zip(wanted, threads.map(partial(self._verdict, replies, stop), wanted), strict=True))
+                return dict(zip(wanted, threads.map(partial(self._verdict, replies, stop, read), wanted), strict=True))
             finally:
                 stop.set()  # after Ctrl-C nobody waits for a pause to end
-        return [self._settled([found[question] for question in both]) for both in questions]
 
     def _settled(self, verdicts: Sequence[float | None]) -> float | None:
         """One verdict out of those in the given and in the other order; without any, the texts are equal."""
@@ -115,8 +124,10 @@ class LLM:
             self._count("swayed")
         return turned[0] if len(set(turned)) == 1 else 0.5
 
-    def _verdict(self, replies: dict[str, list[float | None]], stop: threading.Event, question: str) -> float | None:
-        """1.0 for A, 0.0 for B, 0.5 for a tie, None where no try brought a verdict. `replies`: verdicts of those that came, by key."""
+    def _verdict(
+        self, replies: dict[str, list[float | None]], stop: threading.Event, read: Callable[[str], float | None], question: str
+    ) -> float | None:
+        """What `read` makes of the reply, None where no try brought a verdict. `replies`: verdicts of those that came, by key."""
         body = self._body(question)
         key = hashlib.sha256(json.dumps([self.url, body]).encode()).hexdigest()
         known = replies.setdefault(key, [])
@@ -127,7 +138,7 @@ class LLM:
             reply = None if stop.is_set() else self._reply(body, attempt, stop)
             if reply is None:
                 continue
-            known.append(read_verdict(reply))
+            known.append(read(reply))
             if self._journal is not None:
                 self._journal.append({"key": key, "question": question, "reply": reply, "verdict": known[-1]})
             if known[-1] is not None:

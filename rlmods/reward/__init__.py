@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rlmods.reward.overlong import Overlong
     from rlmods.reward.preference import Preference
     from rlmods.reward.process import Process
+    from rlmods.reward.rating import Rating
     from rlmods.reward.regex import Regex
     from rlmods.reward.repetition import Repetition
     from rlmods.reward.task_score import TaskScore
@@ -42,6 +43,7 @@ __all__ = [
     "Overlong",
     "Preference",
     "Process",
+    "Rating",
     "Regex",
     "Repetition",
     "TaskScore",
@@ -63,6 +65,7 @@ _MODULES = {
     "Overlong": "overlong",
     "Preference": "preference",
     "Process": "process",
+    "Rating": "rating",
     "Regex": "regex",
     "Repetition": "repetition",
     "TaskScore": "task_score",

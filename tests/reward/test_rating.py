@@ -1,0 +1,79 @@
+"""A language model's ratings, over HTTP on loopback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from rlmods.judge import LLM, Rule
+from rlmods.judge.question import read_rating
+from rlmods.reward import Rating
+from rlmods.types import UserError
+from tests.judge.server import serve
+from tests.reward.samples import response
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+
+
+def rating(url: str, template: str | None = "{prompt}|{response}", **fields: Any) -> Rating:
+    return Rating(LLM(**{"url": url, "model": "m", "backoff_s": 0.0, "retries": 1, **fields}), template)
+
+
+def by_length(body: dict[str, Any], number: int) -> str:
+    return f"It is long.\nRating: {len(body['messages'][0]['content'].split('|')[1])}"
+
+
+class TestRating:
+    def test_is_what_the_model_says(self) -> None:
+        with serve(by_length) as server:
+            scores = rating(server.url)([response("xxx"), response("x" * 10), response("xxx"), response("x" * 11)])
+        assert scores.values == [0.3, 1.0, 0.3, None]
+        assert sorted(server.questions) == ["?|xxx", "?|" + "x" * 10, "?|" + "x" * 11, "?|" + "x" * 11]
+        assert scores.counts["requests"] == 4
+        assert scores.counts["without_verdict"] == 2
+
+    def test_counts_are_those_of_the_call(self) -> None:
+        with serve(by_length) as server:
+            reward = rating(server.url)
+            assert reward([response("x")]).counts["requests"] == 1
+            assert reward([response("xx")]).counts["requests"] == 1
+
+    def test_the_usual_question_shows_the_response(self) -> None:
+        with serve(lambda body, number: "7") as server:
+            assert rating(server.url, None)([response("forty two")]).values == [0.7]
+        assert "<response>\nforty two\n</response>" in server.questions[0]
+
+    def test_the_answer_is_told_where_it_is_asked_for(self) -> None:
+        with serve(lambda body, number: "5/10") as server:
+            reward = rating(server.url, "{response}|{answer}")
+            assert reward.needs_answer
+            assert reward([response("a", "gold")]).values == [0.5]
+        assert server.questions == ["a|gold"]
+        assert not rating("http://x", None).needs_answer
+
+    @pytest.mark.parametrize("judge", [None, Rule()])
+    def test_needs_a_language_model(self, judge: Any) -> None:
+        with pytest.raises(UserError, match=r"type \+judge@reward\.judge=llm"):
+            Rating(judge)
+
+    @pytest.mark.parametrize(("template", "words"), [("{prompt}", "it lacks {response}"), ("{response} {first}", "no {first} to fill in")])
+    def test_templates_are_checked(self, template: str, words: str) -> None:
+        with pytest.raises(UserError, match=words):
+            rating("http://x", template)
+
+
+@pytest.mark.parametrize(
+    ("reply", "value"),
+    [
+        ("7", 0.7), ("Good.\nRating: 10", 1.0), ("**0**", 0.0), ("Rating: 8/10", 0.8), ("The rating is 9.", 0.9), ("[[4]]", 0.4),
+        ("11", None), ("7.5", None), ("", None), ("good", None), ("3 of 4 right", None), ("Rating: 3\nThank you", None), ("-3", None), ("100", None),
+        ("between 3 and 4", None),
+    ],
+)  # fmt: skip
+def test_read_rating(reply: str, value: float | None) -> None:
+    assert read_rating(reply) == value
