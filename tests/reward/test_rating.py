@@ -71,7 +71,8 @@ class TestRating:
     ("reply", "value"),
     [
         ("7", 0.7), ("Good.\nRating: 10", 1.0), ("**0**", 0.0), ("Rating: 8/10", 0.8), ("The rating is 9.", 0.9), ("[[4]]", 0.4),
-        ("11", None), ("7.5", None), ("", None), ("good", None), ("3 of 4 right", None), ("Rating: 3\nThank you", None), ("-3", None), ("100", None),
+        ("11", None), ("7.5", None), ("", None), ("good", None), ("3 of 4 right", None), ("Rating: 3\nThank you", None),
+        ("-3", None), ("100", None),
         ("between 3 and 4", None),
     ],
 )  # fmt: skip
