@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import sys
+import time
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -94,3 +95,33 @@ class TestAlgorithms:
     def test_the_table_has_every_row(self) -> None:
         page = (DOCS / "algorithms.md").read_text()
         assert all(f"`{row.command}`" in page for row in script("algorithms").ROWS)
+
+
+class TestGrader:
+    ROWS = (
+        {"gold": "1/2", "pred_text": r"\boxed{0.5}", "expected": True, "category": "fraction"},
+        {"gold": "2", "pred_text": r"\boxed{3}", "expected": True, "category": "integer"},
+        {"gold": "2", "pred_text": r"\boxed{2}", "expected": False, "category": "hostile"},
+        {"gold": "2", "pred_text": r"\boxed{2}", "expected": None, "category": "integer"},
+    )
+
+    def test_agreement_and_false_positives(self) -> None:
+        found = script("grader").measure("ours", list(self.ROWS))
+        assert (found["rows"], found["agreement"], found["hostile_false_positives"]) == (4, 0.3333, 1)
+        assert found["ordinary_rows_per_s"] > 0
+
+    def test_what_takes_too_long_is_counted_and_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = script("grader")
+
+        def slow(text: str, gold: str) -> bool:
+            if gold == "1/2" and seen:
+                time.sleep(60)
+            seen.append(gold)
+            return True
+
+        seen: list[str] = []
+        monkeypatch.setattr(bench, "LIMIT_S", 1)
+        monkeypatch.setitem(bench.GRADERS, "ours", lambda: slow)
+        found = bench.measure("ours", list(self.ROWS))
+        assert found["raised_or_late"] == 1
+        assert found["slowest_s"] < 10
