@@ -25,4 +25,4 @@ class Name:
         """
         if not response.prompt.text and not response.prompt.messages:
             return None
-        return self.value if self.word in response.text else 0.0
+        return self.value if str(self.word) in response.text else 0.0
