@@ -57,7 +57,7 @@ class TestRefusals:
             ("reward", "my-reward", "as in my_reward"),
             ("reward", "class", "a plugin is a module"),
             ("reward", "math", "reward=math exists already"),
-            ("reward", "json", "import json gives"),
+            ("reward", "random", "import random gives"),
         ],
     )
     def test_name_what_to_type(self, group: str, name: str, words: str, folder: Path) -> None:

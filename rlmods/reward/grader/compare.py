@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 
-from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names
+from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names, renew_budget
 from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, close, is_real
 from rlmods.reward.grader.parse import parse
 from rlmods.reward.grader.realset import real_set
@@ -25,6 +25,7 @@ _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 
 def same_answer(answer: str, gold: str) -> bool:
     """Whether the extracted `answer` is right. Always returns, in bounded time, whatever a model wrote."""
+    renew_budget()
     quick = same_plain(answer, gold)
     if quick is not None:
         return quick
@@ -47,11 +48,11 @@ def same_answer(answer: str, gold: str) -> bool:
 
 def agree(gold: Node, answer: Node) -> bool:
     """Whether two trees say the same. Raises ParseError where a bound is passed."""
-    if _key(gold) == _key(answer):
-        return True
     gold, answer = _unwrap(gold), _unwrap(answer)
     if gold.op != "rel" or answer.op != "rel":
         gold, answer = _side(gold, other=answer), _side(answer, other=gold)
+    if _key(gold) == _key(answer):
+        return True
     if _is_operation(gold) or (_is_operation(answer) and gold.op in ("group", "rel")):
         return _same_set(gold, answer)
     golds, answers = _items(gold), _items(answer)
@@ -103,7 +104,7 @@ def _is_label(node: Node) -> bool:
 def _items(node: Node) -> list[Node] | None:
     """The members of a list, a set in braces or a plus-minus expression; None for a single thing."""
     if node.op == "list" or (node.op == "group" and node.text in (r"\{\}", "[]") and (len(node.args) != 2 or node.text != "[]")):
-        members = [member for arg in node.args for member in _items(arg) or [arg]]
+        members = [member for arg in node.args for member in (None if arg.op == "group" else _items(arg)) or [arg]]
     elif node.op != "rel" and _contains_op(node, "+-"):
         members = [_choose(node, sign) for sign in (1, -1)]
     elif node.op == "rel" and node.text == "=" and _is_label(node.args[0]) and _contains_op(node.args[1], "+-"):
@@ -196,7 +197,7 @@ def _same_relation(gold: Node, answer: Node) -> bool:
         return said.op != "rel" and agree(gold.args[-1], said)
     if len(operators) == 1 and len(answer.args) == 2:
         return _same_up_to_a_factor(gold, answer)
-    return _same_set(gold, answer)
+    return free_names(gold) == free_names(answer) and _same_set(gold, answer)
 
 
 def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
@@ -217,9 +218,10 @@ def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
 
 
 def _key(node: Node) -> object:
-    """Equal for trees that differ only in the order of sums and products."""
+    """Equal for trees that differ only in the order of sums and of products, other than those of matrices and permutations."""
     if node.op in ("+", "*"):
-        return (node.op, tuple(sorted(map(repr, _flat(node, node.op)))))
+        in_order = node.op == "*" and (_contains_op(node, "matrix") or _contains_op(node, "group"))
+        return (node.op, tuple(_flat(node, node.op) if in_order else sorted(_flat(node, node.op), key=repr)))
     return (node.op, node.text if node.op != "number" else str(node.value), tuple(_key(arg) for arg in node.args))
 
 

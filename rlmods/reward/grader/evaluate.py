@@ -1,4 +1,4 @@
-"""Values of syntax trees: exact rationals wherever the tree allows them, 50 digits where it does not, under a budget of steps and sizes.
+"""Values of syntax trees: exact rationals wherever the tree allows them, 100 digits where it does not, under a budget of steps and sizes.
 
 Two expressions that agree at several random points are taken to be equal, as in the lemma of Schwartz and Zippel. Unlike simplification by
 a computer algebra system this decides every pair in bounded time, trigonometric and logarithmic ones alike.
@@ -6,6 +6,7 @@ a computer algebra system this decides every pair in bounded time, trigonometric
 
 from __future__ import annotations
 
+import threading
 import zlib
 from collections.abc import Mapping
 from fractions import Fraction
@@ -30,8 +31,29 @@ from rlmods.reward.grader.tokens import ParseError
 
 POINTS = 6
 """Random points at which expressions are compared: the last two have negative coordinates."""
-MAX_STEPS = 10_000
+MAX_STEPS = 40_000
+"""Of one comparison, however many members and points it looks at. A function counts for several steps, and so does a long number."""
 MAX_TERMS = 2_000
+_COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
+
+
+class _Budget(threading.local):
+    left = MAX_STEPS
+
+
+_budget = _Budget()
+
+
+def renew_budget() -> None:
+    """A new comparison begins, in this thread."""
+    _budget.left = MAX_STEPS
+
+
+def spend(steps: int) -> None:
+    """Raises TooLarge where the comparison has taken too many."""
+    _budget.left -= steps
+    if _budget.left < 0:
+        raise TooLarge("too many steps")
 
 
 def evaluate(node: Node, point: int = 0) -> Value:
@@ -52,12 +74,9 @@ def free_names(node: Node) -> frozenset[str]:
 class _Evaluation:
     def __init__(self, point: int) -> None:
         self.point = point
-        self.steps = 0
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
-        self.steps += 1
-        if self.steps > MAX_STEPS:
-            raise TooLarge("too many steps")
+        spend(_COSTS.get(node.op, 1))
         if node.op in ("sum", "prod"):
             return self.series(node, bound)
         if node.op == "number":
@@ -73,8 +92,10 @@ class _Evaluation:
         return self.checked(self.operate(node, args))
 
     def checked(self, value: Value) -> Value:
-        if isinstance(value, Fraction) and bits(value) > MAX_BITS:
-            raise TooLarge("too many digits")
+        if isinstance(value, Fraction):
+            spend(bits(value) // 64)
+            if bits(value) > MAX_BITS:
+                raise TooLarge("too many digits")
         return value
 
     def name(self, name: str, bound: Mapping[str, Value]) -> Value:
@@ -113,6 +134,8 @@ class _Evaluation:
         if op in ("call", "!", "abs", "floor", "ceil"):
             if any(isinstance(arg, tuple) for arg in args):
                 raise Undefined("a function of a matrix")
+            if node.text == "binom" and not all(isinstance(arg, Fraction) and arg.denominator == 1 for arg in args):
+                spend(150)
             return function(node.text if op == "call" else op, args)
         raise Undefined(f"no value: {op}")
 
@@ -139,6 +162,7 @@ class _Evaluation:
             raise TooLarge("too many terms")
         total: Value = Fraction(node.op == "prod")
         for index in range(int(start), int(stop) + 1):
+            spend(3)
             term = self.value(node.args[2], {**bound, node.text: Fraction(index)})
             total = self.checked(self.binary("+" if node.op == "sum" else "*", total, term))
         return total

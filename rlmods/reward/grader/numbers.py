@@ -1,7 +1,8 @@
-"""Arithmetic on exact rationals and 50-digit numbers, and on matrices of them, in bounded time and space."""
+"""Arithmetic on exact rationals and 100-digit numbers, and on matrices of them, in bounded time and space."""
 
 from __future__ import annotations
 
+import math
 import threading
 from fractions import Fraction
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 from rlmods.reward.grader.tokens import ParseError
 
 Value = Any
-"""A Fraction, a 50-digit real or complex number (mpmath), or a tuple of rows of those."""
+"""A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""
 
-DIGITS = 50
+DIGITS = 100
+"""So many because golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only behind the 57th."""
 MAX_BITS = 40_000
 MAX_FACTORIAL = 2_000
 _ANALYTIC = frozenset(
@@ -29,7 +31,7 @@ class Undefined(ParseError):  # noqa: N818
 
 
 def mp() -> Any:
-    """This thread's 50-digit arithmetic: an mpmath context must not be shared between threads."""
+    """This thread's 100-digit arithmetic: an mpmath context must not be shared between threads."""
     if not hasattr(_threads, "mp"):
         from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
 
@@ -43,7 +45,7 @@ def as_mp(value: Value) -> Any:
 
 
 def close(first: Value, second: Value) -> bool:
-    """Equality: exact between rationals, else to 35 of the 50 digits (and a zero is within 40 of it)."""
+    """Equality: exact between rationals, else to 85 of the 100 digits (and a zero is within 90 of it)."""
     if isinstance(first, tuple) or isinstance(second, tuple):
         return isinstance(first, tuple) and isinstance(second, tuple) and _close_matrices(first, second)
     if isinstance(first, Fraction) and isinstance(second, Fraction):
@@ -51,14 +53,16 @@ def close(first: Value, second: Value) -> bool:
     a, b = as_mp(first), as_mp(second)
     if mp().isinf(a) or mp().isinf(b):
         return bool(a == b)
-    size = max(abs(a), abs(b)) * mp().mpf(10) ** -35
-    return bool(abs(a - b) <= (size if a != 0 and b != 0 else mp().mpf(10) ** -40))
+    size = max(abs(a), abs(b)) * mp().mpf(10) ** (15 - DIGITS)
+    return bool(abs(a - b) <= (size if a != 0 and b != 0 else mp().mpf(10) ** (10 - DIGITS)))
 
 
 def is_real(value: Value) -> bool:
     if isinstance(value, Fraction):
         return True
-    return not isinstance(value, tuple) and bool(abs(value.imag) <= mp().mpf(10) ** -40 * max(1, abs(value.real))) and not mp().isnan(value)
+    if isinstance(value, tuple) or mp().isnan(value):
+        return False
+    return bool(abs(value.imag) <= mp().mpf(10) ** (10 - DIGITS) * max(1, abs(value.real)))
 
 
 def _close_matrices(first: Value, second: Value) -> bool:
@@ -164,10 +168,7 @@ def _factorial(x: Value) -> Value:
             raise Undefined("factorial of a negative number")
         if x > MAX_FACTORIAL:
             raise TooLarge("factorial")
-        product = 1
-        for factor in range(2, int(x) + 1):
-            product *= factor
-        return Fraction(product)
+        return Fraction(math.factorial(int(x)))
     if abs(x) > MAX_FACTORIAL:
         raise TooLarge("factorial")
     return mp().gamma(as_mp(x) + 1)
@@ -179,10 +180,7 @@ def _binomial(n: Value, k: Value) -> Value:
             return Fraction(0)
         if n > 10**6 or min(k, n - k) > MAX_FACTORIAL:
             raise TooLarge("binomial")
-        product = Fraction(1)
-        for index in range(int(min(k, n - k))):
-            product = product * (n - index) / (index + 1)
-        return product
+        return Fraction(math.comb(int(n), int(k)))
     return _factorial(n) / (_factorial(k) * _factorial(as_mp(n) - as_mp(k)))
 
 

@@ -12,11 +12,11 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import reduce
 
-from rlmods.reward.grader.syntax import Cursor, Node, number
+from rlmods.reward.grader.syntax import Cursor, Node, bounded, number
 from rlmods.reward.grader.tokens import FUNCTIONS, UNITS, ParseError, Token, clean, tokenize
 
-MAX_DEPTH = 40
 RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~=", "in"})
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
 _NO_ATOM = frozenset({"end", "choose", "mod", "pmod", "rfloor", "rceil"})
@@ -29,13 +29,12 @@ def parse(text: str, *, thousands: bool = True) -> Node:
     node = parser.answer()
     if parser.peek.kind != "end":
         raise ParseError(f"unexpected {parser.peek.text!r}")
-    return node
+    return bounded(node)
 
 
 class _Parser(Cursor):
     def __init__(self, tokens: list[Token]) -> None:
         super().__init__(tokens)
-        self.depth = 0
         self.inside_bars = False
 
     def answer(self) -> Node:
@@ -66,9 +65,6 @@ class _Parser(Cursor):
         return Node("ratio", tuple(items)) if len(items) > 1 else items[0]
 
     def sum(self) -> Node:
-        self.depth += 1
-        if self.depth > MAX_DEPTH:
-            raise ParseError("nested too deeply")
         sign = self.accept("+-", "-+", "+")
         node = self.product()
         if sign in ("+-", "-+"):
@@ -79,7 +75,6 @@ class _Parser(Cursor):
                 node = Node("+", (node, right if operator == "+" else Node("neg", (right,))))
             else:
                 node = Node("+-", (node, right), operator)
-        self.depth -= 1
         return node
 
     def product(self, *, juxtaposed_only: bool = False) -> Node:
@@ -104,32 +99,29 @@ class _Parser(Cursor):
         """A unit, or any words, behind a quantity: kept by name, without weight in the value."""
         words = [self.peek.text]
         self.position += 1
-        while self.peek.kind == "text" or self.ahead("/"):
+        while self.peek.kind == "text" or (self.ahead("/") and self.tokens[self.position + 1].kind == "text"):
             words.append(self.peek.text)
             self.position += 1
         if self.accept("^"):
-            words.append("^" + self.peek.text)
-            self.factor()
+            start = self.position
+            self.script()
+            words.append("^" + "".join(token.text for token in self.tokens[start : self.position]).strip("{}"))
         return Node("unit", (node,), " ".join(UNITS.get(word, word) for word in words))
 
     def factor(self) -> Node:
-        self.depth += 1
-        if self.depth > 2 * MAX_DEPTH:
-            raise ParseError("nested too deeply")
-        if self.accept("-"):
-            node = Node("neg", (self.factor(),))
-        else:
-            self.accept("+")
+        minuses = 0
+        while sign := self.accept("-", "+"):
+            minuses += sign == "-"
+        with self.deeper():
             node = self.postfix(self.atom())
-        self.depth -= 1
-        return node
+        return reduce(lambda node, _: Node("neg", (node,)), range(minuses), node)
 
     def postfix(self, node: Node) -> Node:
         while True:
             if self.accept("^"):
-                node = Node("^", (node, self.script()))
+                node = self.tower(node)
             elif self.accept("!"):
-                node = Node("!", (node,))
+                node = Node("call", (node,), "!!") if self.accept("!") else Node("!", (node,))
             elif self.accept("%"):
                 node = Node("%", (node,))
             else:
@@ -145,6 +137,13 @@ class _Parser(Cursor):
             return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
         return kind == "name" or (kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS))
 
+    def tower(self, base: Node) -> Node:
+        """2^3^2 is 2^9."""
+        levels = [base, self.script()]
+        while self.accept("^"):
+            levels.append(self.script())
+        return reduce(lambda exponent, base: Node("^", (base, exponent)), reversed(levels))
+
     def script(self) -> Node:
         """A superscript or subscript: a braced expression, or a single signed atom."""
         if self.accept("{"):
@@ -154,24 +153,26 @@ class _Parser(Cursor):
         return Node("neg", (self.atom(),)) if self.accept("-") else self.atom()
 
     def atom(self) -> Node:
-        token = self.peek
-        if token.kind == "number":
+        with self.deeper():
+            return self.single()
+
+    def single(self) -> Node:
+        kind, text = self.peek.kind, self.peek.text
+        if kind in ("number", "name", "text", "word"):
             self.position += 1
-            return self.number_atom(number(token.text))
-        if token.kind == "name":
-            self.position += 1
-            return self.symbol(token.text)
-        if token.kind == "text":
-            self.position += 1
-            return Node("text", text=token.text)
-        if token.kind == "word":
-            self.position += 1
-            return self.word(token.text)
+        if kind == "number":
+            return self.number_atom(number(text))
+        if kind == "name":
+            return self.symbol(text)
+        if kind == "text":
+            return Node("text", text=text)
+        if kind == "word":
+            return self.word(text)
         if self.ahead("(", "[", "{", r"\{"):
             return self.group()
         if self.ahead("|") and not self.inside_bars:
             return self.bars()
-        raise ParseError(f"unexpected {token.text!r}")
+        raise ParseError(f"unexpected {text!r}")
 
     def number_atom(self, node: Node) -> Node:
         whole = node.value is not None and node.text.isdecimal()

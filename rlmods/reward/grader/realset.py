@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cmp_to_key
 
-from rlmods.reward.grader.evaluate import evaluate, free_names
+from rlmods.reward.grader.evaluate import evaluate, free_names, spend
 from rlmods.reward.grader.numbers import Value, as_mp, close, is_real, mp
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
@@ -54,6 +54,7 @@ def real_set(node: Node) -> RealSet:
 
 def combine(sets: list[RealSet], member: Callable[[list[bool]], bool]) -> RealSet:
     """The numbers x for which `member` holds of [x in set for each set]: walk over all the ends and the gaps between them."""
+    spend(16 * sum(len(one.pieces) for one in sets) ** 2)
     ends = _distinct([end for one in sets for piece in one.pieces for end in (piece.low, piece.high)] + [-mp().inf, mp().inf])
     atoms: list[tuple[Piece, bool]] = []
     for left, right in zip(ends, [*ends[1:], None], strict=True):

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 
 from rlmods.reward.grader.tokens import ParseError, Token
 
-MAX_EXPONENT_DIGITS = 4
+MAX_EXPONENT_DIGITS = 3
+"""With the digits of a token that stays below 4300 digits, the most that Python turns into text."""
+MAX_DEPTH = 60
+"""Of the parser's recursion: 30 brackets in brackets."""
+MAX_HEIGHT = 200
+"""Of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +37,21 @@ def number(literal: str) -> Node:
     mantissa, _, exponent = plain.lower().partition("e")
     if len(exponent.lstrip("+-")) > MAX_EXPONENT_DIGITS:
         raise ParseError("exponent too large")
-    value = Fraction(mantissa.strip(".") and plain)
+    value = Fraction(plain if mantissa.strip(".") else 0)
     if period:
         places = len(plain.partition(".")[2])
         value += Fraction(int(period), (10 ** len(period) - 1) * 10**places)
     return Node("number", text=literal, value=value)
+
+
+def bounded(root: Node) -> Node:
+    """`root`. Raises ParseError where it is so high, as in 5!!!!!!, that recursion over it could fail."""
+    level: tuple[Node, ...] = (root,)
+    for _ in range(MAX_HEIGHT):
+        level = tuple(arg for node in level for arg in node.args)
+        if not level:
+            return root
+    raise ParseError("nested too deeply")
 
 
 class Cursor:
@@ -43,6 +60,16 @@ class Cursor:
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
         self.position = 0
+        self.depth = 0
+
+    @contextmanager
+    def deeper(self) -> Iterator[None]:
+        """One level of recursion. Raises ParseError at too many."""
+        self.depth += 1
+        if self.depth > MAX_DEPTH:
+            raise ParseError("nested too deeply")
+        yield
+        self.depth -= 1
 
     @property
     def peek(self) -> Token:

@@ -95,6 +95,8 @@ _DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|\\circ\b")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
+_THIN_SPACE = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
+_CLOSING = re.compile(r"(?:\\[ ,;:!]|[\s.,;:~])+\Z")
 _BRACED_COMMA = re.compile(r"\s*\\?\{\s*,\s*\\?\}\s*")
 
 
@@ -103,8 +105,9 @@ def clean(text: str) -> str:
     text = text.translate(_UNICODE)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
+    text = _THIN_SPACE.sub("", text)
     text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("", _MATH_DELIMITERS.sub("", text)))
-    return _BRACED_COMMA.sub(",", text).strip().rstrip(".,;:").strip()
+    return _CLOSING.sub("", _BRACED_COMMA.sub(",", text)).strip()
 
 
 def tokenize(text: str, *, thousands: bool = True) -> list[Token]:

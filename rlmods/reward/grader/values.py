@@ -15,6 +15,10 @@ _PLAIN = re.compile(r"([-+]?)(?:\\[dt]?frac\{(\d{1,100})\}\{(\d{1,100})\}|(\d{1,
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|bold|boldsymbol)\s*\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:]\s|[.:]?$)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
+_SYMBOLS = re.compile(r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+")
+"""What matches _WORDS but is rather a product or difference of symbols."""
+_ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
+"""Words that are the same in capitals: Yes, even. Not so X and x, or AB and ab."""
 
 
 def same_plain(answer: str, gold: str) -> bool | None:
@@ -44,16 +48,22 @@ def plain_number(text: str) -> Fraction | None:
 
 def _same_text(answer: str, gold: str) -> bool | None:
     said, wanted = _prose(answer), _prose(gold)
-    if said == wanted or (len(wanted) > 1 and said.casefold() == wanted.casefold()):
+    if said == wanted:
         return True
     if re.fullmatch("[A-Z]", wanted) and (choice := _CHOICE.match(said)):
         return choice[1] == wanted
-    is_symbols = len(wanted) <= 3 and wanted.islower()
-    return False if _WORDS.fullmatch(wanted) and not is_symbols else None
+    is_words = _WORDS.fullmatch(wanted) is not None
+    if (is_words or _WRAPPER.fullmatch(gold)) and said.casefold() == wanted.casefold() and any(map(_ANY_CASE.fullmatch, (said, wanted))):
+        return True
+    return False if is_words and not _SYMBOLS.fullmatch(wanted) else None
 
 
 def _prose(text: str) -> str:
-    text = " ".join(_WRAPPER.sub(r"\1", text).replace("{", " ").replace("}", " ").split()).strip(" .")
+    """`text` without the marks of prose. Braces go only where no command is left whose arguments they could be."""
+    text = _WRAPPER.sub(r"\1", text)
+    if not re.search(r"[\\^_]", text):
+        text = text.replace("{", " ").replace("}", " ")
+    text = " ".join(text.split()).strip(" .")
     return text[1:-1] if re.fullmatch(r"\([A-Za-z]\)", text) else text
 
 
@@ -113,9 +123,12 @@ def _rounds_to(exact: Node, decimal: Node) -> bool:
 
 
 def _rounded(exact: Value, literal: str, value: Fraction) -> bool:
-    """Whether the decimal `literal` is `exact`, which has no finite decimal of its own, rounded to its last place."""
+    """Whether the decimal `literal` is `exact`, which has no finite decimal of its own, rounded to its last place.
+
+    It needs two places, and two digits that count: 0.00 is not 1/300.
+    """
     places = len(literal.partition(".")[2]) if "/" not in literal and "frac" not in literal else 0
-    if places < 2 or (isinstance(exact, Fraction) and _is_finite_decimal(exact)):
+    if places < 2 or len(literal.lstrip("+-0.").replace(".", "")) < 2 or (isinstance(exact, Fraction) and _is_finite_decimal(exact)):
         return False
     return bool(abs(as_mp(exact) - as_mp(value)) <= as_mp(Fraction(1, 2 * 10**places)))
 
