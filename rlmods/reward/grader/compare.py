@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 
 from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names, renew_budget
 from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, close, is_real
@@ -30,7 +31,7 @@ def same_answer(answer: str, gold: str) -> bool:
     if quick is not None:
         return quick
     try:
-        gold_node = parse(gold)
+        gold_node = _parsed_gold(gold)
     except ParseError:
         return False
     try:
@@ -44,6 +45,9 @@ def same_answer(answer: str, gold: str) -> bool:
         return agree(gold_node, parse(answer, thousands=False))
     except ParseError:
         return False
+
+
+_parsed_gold = lru_cache(maxsize=4096)(parse)  # a group of answers has one gold
 
 
 def agree(gold: Node, answer: Node) -> bool:
