@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rlmods.reward.grader import extract, extract_gold, same_plain, verify
-from rlmods.reward.pool import Outcome, shared
+from rlmods.reward.pool import Outcome, failures, shared
 from rlmods.types import Response, Scores, UserError
 
 __all__ = ["Accuracy", "verify"]
@@ -50,7 +50,7 @@ class Accuracy:
         return Scores(
             values=[None if verdict is None else float(self.correct if verdict else self.wrong) for verdict in verdicts],
             correct=verdicts,
-            counts={f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")},
+            counts=failures(outcomes),
             columns={"extracted": answers},
         )
 

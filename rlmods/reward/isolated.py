@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from rlmods.reward.isolation import record
-from rlmods.reward.pool import shared
+from rlmods.reward.pool import failures, shared
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores, UserError
 
@@ -51,7 +51,7 @@ class Isolated:
         calls = [(record(response),) for response in responses]
         outcomes = pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
         found = [outcome.value if outcome.status == "ok" else {"value": None, "correct": None, "counts": {}} for outcome in outcomes]
-        counts = {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
+        counts = failures(outcomes)
         for one in found:
             for name, count in one["counts"].items():
                 counts[name] = counts.get(name, 0) + count

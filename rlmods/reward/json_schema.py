@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlmods.reward.pool import Outcome, shared
+from rlmods.reward.pool import Outcome, failures, shared
 from rlmods.reward.strict_json import TARGET, parse, validator
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -129,8 +129,3 @@ def matched(calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_
         return []
     pool = shared(TARGET, workers, os.getpid(), (("1", "true"),))
     return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)
-
-
-def failures(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """How many have no result, and why."""
-    return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}

@@ -39,6 +39,11 @@ class Outcome:
     """What the function returned: a JSON value. Of an error: what was raised, as text."""
 
 
+def failures(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """How many came to nothing, as `Scores.counts` names them: `timeouts` and `errors`."""
+    return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
+
+
 @dataclass(slots=True)
 class _Worker:
     process: subprocess.Popen[bytes]

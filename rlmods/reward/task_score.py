@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from rlmods.reward.grader.extract import extract
-from rlmods.reward.pool import shared
+from rlmods.reward.pool import failures, shared
 from rlmods.reward.reasoning_gym_scorer import TARGET
 from rlmods.types import Response, Scores, UserError
 
@@ -52,7 +52,7 @@ class TaskScore:
         return Scores(
             values=values,
             correct=[None if value is None else value >= self.threshold for value in values],
-            counts={f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")},
+            counts=failures(outcomes),
             columns={"extracted": answers},
         )
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from rlmods.reward.json_schema import failures, matched, schema_text
+from rlmods.reward.json_schema import matched, schema_text
+from rlmods.reward.pool import failures
 from rlmods.reward.strict_json import parse
 from rlmods.types import Prompt, Response, Scores, UserError
 
