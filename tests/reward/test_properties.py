@@ -66,7 +66,7 @@ def integer(n: int, d: int) -> Case:
     same += [commas, commas.replace(",", "{,}"), commas.replace(",", r"\,"), commas.replace(",", r",\!"), r"\$" + commas]
     same += ["+«n»", "+ «n»"] if n >= 0 else ["- «-n»"]
     wrong = ["«n+d»", "«n-d»", "«n».5", "«n».000001", "«n», «n+d»", "«n» or «n+d»", "x=«n+d»", "«n» million", "(«n»,«n»)"]
-    wrong += ["«-n»", "«n»0", r"\pm «n»", "«n»x", "|«n»|i"] if n else []
+    wrong += ["«-n»", "«n»0", r"\pm «n»", "«n»x", "|«n»|i", ".«abs(n)»"] if n else []
     return case(str(n), same, wrong, n=n, d=d)
 
 
@@ -99,7 +99,7 @@ def scientific(a: int, places: int, power: int) -> Case:
 
 def percent(n: int, d: int) -> Case:
     same = ["«n»%", r"«n» \%", "«n» percent", r"«n» \text{ percent}", r"x = «n»\%", r"\frac{«n»}{100}", "0.«'%02d' % n»", "«n»", r"«n».0\%"]
-    return case(r"«n»\%", same, [r"«n+d»\%", r"-«n»\%", r"«n»0\%", "«n+d»", r"«n».«n»\%", r"0.«n»\%", "0.0«'%02d' % n»"], n=n, d=d)
+    return case(r"«n»\%", same, [r"«n+d»\%", r"-«n»\%", r"«n»0\%", "«n+d»", r"«n».«n»\%", r"0.«n»\%", "0.0«'%02d' % n»", "«n» km"], n=n, d=d)
 
 
 UNITS = {"cm": "centimeters", "kg": "kilograms", "km": "kilometers", "ft": "feet", "hours": "hrs", "dollars": "dollar", "minutes": "minute"}
@@ -241,7 +241,7 @@ def union(xs: list[int], left: str, right: str) -> Case:
 def inequality(n: int, d: int, side: str) -> Case:
     same = ["«n» «less_l» x", "2x «more_l» «2*n»", "-x «less_l» «-n»", "x «+-n» «more_l» 0"]
     wrong = ["x «less_l» «n»", "x «more_m» «n»", "x «more_l» «n+d»", "y «more_l» «n»", "x = «n»", "«n»", r"x \ne «n»"]
-    wrong += ["-x «more_l» «-n»", "-2x «more_l» «-2*n»"]
+    wrong += ["-x «more_l» «-n»", "-2x «more_l» «-2*n»", r"x «more_l» \infty", r"x «more_l» -\infty", r"\infty x «more_l» «n»"]
     return case("x «more_l» «n»", same, wrong, n=n, d=d, **brackets(side, ")"))
 
 
@@ -333,7 +333,7 @@ def argument(a: int, function: str) -> Case:
 
 def letters(a: int, upper: str) -> Case:
     """A capital is another symbol."""
-    return case("«a»«u»+x", ["x+«a»«u»", "«u»«a»+x"], ["«a»«u.lower()»+x", "«a»«u»+X", "«a»«u»-x", "«a»«u»x"], a=a, u=upper)
+    return case("«a»«u»+x", ["x+«a»«u»", "«u»«a»+x"], ["«a»«u.lower()»+x", "«a»«u»+X", "«a»«u»-x", "«a»«u»x", ".«a»«u»+x"], a=a, u=upper)
 
 
 def differences(a: str, b: str) -> Case:
@@ -407,7 +407,7 @@ def binomial(n: int, k: int) -> Case:
 def power(a: int, b: int, n: int) -> Case:
     """Larger than any float."""
     same = [r"«a» \cdot «a»^{«n-1»}", "«a»^«n»", "«a»^{«n-1»+1}", r"\frac{«a»^{«n+1»}}{«a»}", r"«a»^{«n-2»} \cdot «a*a»"]
-    wrong = ["«a»^{«n+1»}", "«a+1»^{«n»}", "«a»^{«n»}+1", r"«a» \cdot «n»", "«a»^{«b»^{«n»}}", "«n»^{«a»}", "«a»«n»", "-«a»^{«n»}"]
+    wrong = ["«a»^{«n+1»}", "«a+1»^{«n»}", "«a»^{«n»}+1", r"«a» \cdot «n»", "«a»^{«b»^{«n»}}", "«n»^{«a»}", ".«a»^{«n»}", "-«a»^{«n»}"]
     return case("«a»^{«n»}", same, [*wrong, r"«a»^{«n»}+\sqrt{«a»}"] if n < 60 and a not in (4, 9) else wrong, a=a, b=b, n=n)
 
 

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -20,6 +24,22 @@ LIMITS = Limits(timeout_s=1.5, memory_mb=256, output_bytes=10_000)
 
 def run(source: str, stdin: str = "") -> Ran:
     return run_program(source, stdin, LIMITS)
+
+
+def children(pid: int) -> list[int]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            if path.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(int(path.parent.name))
+    return found
+
+
+def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.05)
+    return condition()
 
 
 class TestPrograms:
@@ -124,6 +144,25 @@ class TestHarm:
         source = "import signal\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except OSError: pass\n"
         source += "while True: pass"
         assert run(source).status == "timeout"
+
+    def test_root_has_no_powers_left(self) -> None:
+        source = "import ctypes\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\ndata = (ctypes.c_uint32 * 6)(*[7] * 6)\n"
+        source += "assert ctypes.CDLL(None).capget(header, data) == 0\nprint(list(data))"
+        assert run(source) == Ran("ok", "[0, 0, 0, 0, 0, 0]\n")
+
+    def test_it_ends_with_its_parent(self) -> None:
+        code = "import sys; sys.path.insert(0, sys.argv[1])\nfrom rlmods.reward.sandbox.run import Limits, run_program\n"
+        code += "run_program('import time; time.sleep(60)', '', Limits(timeout_s=50))"
+        root = str(Path(walls.__file__).parents[3])
+        parent = subprocess.Popen([sys.executable, "-c", code, root])
+        try:
+            assert until(lambda: children(parent.pid) != []), "the sandbox has started"
+            time.sleep(0.5)
+            [child] = children(parent.pid)
+        finally:
+            parent.kill()
+            parent.wait()
+        assert until(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
 
     def test_nothing_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

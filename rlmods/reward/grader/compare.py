@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names, renew_budget
-from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, close, is_real
+from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, close, is_real, mp
 from rlmods.reward.grader.parse import parse
 from rlmods.reward.grader.realset import real_set
 from rlmods.reward.grader.syntax import Node
@@ -201,7 +201,8 @@ def _same_relation(gold: Node, answer: Node) -> bool:
         return said.op != "rel" and agree(gold.args[-1], said)
     if len(operators) == 1 and len(answer.args) == 2:
         return _same_up_to_a_factor(gold, answer)
-    return free_names(gold) == free_names(answer) and _same_set(gold, answer)
+    unknowns, others = ({_key(arg) for arg in node.args if free_names(arg)} for node in (gold, answer))
+    return unknowns == others and _same_set(gold, answer)
 
 
 def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
@@ -211,7 +212,7 @@ def _same_up_to_a_factor(gold: Node, answer: Node) -> bool:
     factor: Value = None
     for point in range(POINTS):
         ours, theirs = (evaluate(Node("+", (node.args[0], Node("neg", (node.args[1],)))), point) for node in (gold, answer))
-        if isinstance(ours, tuple) or isinstance(theirs, tuple) or ours == 0 or theirs == 0:
+        if any(isinstance(value, tuple) or value == 0 or not mp().isfinite(as_mp(value)) for value in (ours, theirs)):
             return False
         ratio = theirs / ours if isinstance(ours, Fraction) and isinstance(theirs, Fraction) else as_mp(theirs) / as_mp(ours)
         if factor is not None and not close(factor, ratio):

@@ -20,6 +20,7 @@ _BETWEEN_BOXES = re.compile(
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 _STATED = re.compile(r"\banswer(?:\*\*)?\s*(?:is\b|:)(?:\*\*)?[:\s]*|\banswer\*\*\s*\n\s*", re.IGNORECASE)
 _MATH = re.compile(r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
+_FORMULAS = re.compile(r"\$[^$\n]+\$(?:(?:\s*[,;]\s*(?:and|or)?|\s+and|\s+or)\s*\$[^$\n]+\$)+(?=\s*(?:\.?\s*$|\.\s|\n))")
 _UNIT_AFTER = re.compile(r"\s*(\\?%|percent|pct)")
 _CHAT_TURN = re.compile(r"<\|im_(?:start|end)\|>|<\|endoftext\|>|<\|eot_id\|>")
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
@@ -114,6 +115,8 @@ def _stated(text: str) -> str | None:
     if not statements:
         return None
     rest = text[statements[-1].end() :].strip().strip("*").strip()
+    if (several := _FORMULAS.match(rest)) is not None:
+        return several[0]
     if (formula := _MATH.match(rest)) is not None:
         return _with_unit(rest, formula)
     sentence = _SENTENCE_END.split(rest, maxsplit=1)[0]

@@ -89,7 +89,9 @@ class _Parser(Cursor):
             elif not juxtaposed_only and self.accept("mod"):
                 node = Node("mod", (node, self.factor()))
             elif self.accept("pmod"):
+                start = self.position
                 self.factor()
+                node = Node("unit", (node,), "^mod" + self.since(start))
             elif self.atom_ahead(function=not juxtaposed_only):
                 node = Node("*", (node, self.factor()))
             else:
@@ -105,7 +107,7 @@ class _Parser(Cursor):
         if self.accept("^"):
             start = self.position
             self.script()
-            words.append("^" + "".join(token.text for token in self.tokens[start : self.position]).strip("{}"))
+            words.append("^" + self.since(start))
         return Node("unit", (node,), " ".join(UNITS.get(word, word) for word in words))
 
     def factor(self) -> Node:

@@ -75,6 +75,10 @@ class Cursor:
     def peek(self) -> Token:
         return self.tokens[self.position]
 
+    def since(self, start: int) -> str:
+        """What was read since `start`, without the braces around it."""
+        return "".join(token.text for token in self.tokens[start : self.position]).strip("{}")
+
     def ahead(self, *texts: str) -> bool:
         return self.peek.kind in ("op", "word") and self.peek.text in texts
 

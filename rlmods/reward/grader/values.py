@@ -13,7 +13,8 @@ from rlmods.reward.grader.tokens import UNITS, clean
 
 _PLAIN = re.compile(r"([-+]?)(?:\\[dt]?frac\{(\d{1,100})\}\{(\d{1,100})\}|(\d{1,100})/(\d{1,100})|(\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|bold|boldsymbol)\s*\{([^{}]*)\}")
-_CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:]\s|[.:]?$)")
+_CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:]\s|[.:]?$)(?!.*(?<![A-Za-z(])\(?[A-Z]\))")
+"""B) 17, but not B) or C)."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
 _SYMBOLS = re.compile(r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+")
 """What matches _WORDS but is rather a product or difference of symbols."""
@@ -63,7 +64,7 @@ def _prose(text: str) -> str:
     text = _WRAPPER.sub(r"\1", text)
     if not re.search(r"[\\^_]", text):
         text = text.replace("{", " ").replace("}", " ")
-    text = " ".join(text.split()).strip(" .")
+    text = " ".join(text.split()).rstrip(" .")
     return text[1:-1] if re.fullmatch(r"\([A-Za-z]\)", text) else text
 
 
@@ -76,6 +77,8 @@ def same_value(gold: Node, answer: Node) -> bool:
     if len(units) > 1:
         return False
     gold, answer = (node.args[0] if node.op == "unit" else node for node in (gold, answer))
+    if units and "%" in (gold.op, answer.op):
+        return False
     if gold.op == "%" and answer.op != "%":
         return same_value(gold.args[0], answer) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
