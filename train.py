@@ -1,22 +1,30 @@
 """Train a language model: `python train.py [group=option] [key=value]`. `--help` lists groups and options."""
 
 import os
-
-import hydra
-from omegaconf import DictConfig
-
-from rlmods import main, plugins
-from rlmods.run import name
+import sys
 
 
-@hydra.main(version_base="1.3", config_path="conf", config_name="train")
-def train(config: DictConfig) -> None:
-    main.main(config)
+def run() -> None:
+    """Compose, check, train; the imports take seconds, and Ctrl-C may come among them."""
+    import hydra
+    from omegaconf import DictConfig
 
+    from rlmods import main, plugins
+    from rlmods.run import name
 
-if __name__ == "__main__":
+    @hydra.main(version_base="1.3", config_path="conf", config_name="train")
+    def train(config: DictConfig) -> None:
+        main.main(config)
+
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come to us, who have a line for those that a user can mend
     with main.plain_errors():
         plugins.register()
         name.register()
         train()
+
+
+if __name__ == "__main__":
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")

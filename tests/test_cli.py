@@ -273,3 +273,14 @@ def test_a_sweep_does_not_go_to_one_directory(tmp_path):
     result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
     refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
     assert not (tmp_path / "here").exists()
+
+
+def test_ctrl_c_among_the_imports_is_one_line(tmp_path):
+    process = start(tmp_path, "run_dir=here")
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert err.strip().splitlines()[-1] == "interrupted"
+    assert "train.py" not in err, "no traceback"
+    assert process.returncode == 1
+    assert not (tmp_path / "here").exists()
