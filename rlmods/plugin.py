@@ -37,9 +37,10 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     """
     if group not in GROUPS:
         raise UserError(f"there is no template for {group}: {nearest(group, GROUPS)}")
-    if not name.isidentifier() or iskeyword(name) or name != name.lower():
+    if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.strip("_"):
         raise UserError(f"{name}: a plugin is a module, use lower case letters, digits and _, as in {_suggested(name)}")
-    if (CONF / group / f"{name}.yaml").exists():
+    others = [source for source in plugins.sources() if f"{group}={name}" in source.overrides]
+    if others or (CONF / group / f"{name}.yaml").exists():
         raise UserError(f"{group}={name} exists already: choose another name")
     place = folder / name
     if place.exists():
@@ -47,6 +48,8 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     plugins.check_name(place)
     kind = "".join(part.capitalize() for part in name.split("_") if part)
     part = import_module(f"rlmods.templates.{group}").Name
+    if any(hasattr(import_module(f"rlmods.templates.{module}"), kind) for module in (group, f"test_{group}")):
+        raise UserError(f"{name}: a class {kind} is imported there, choose another name")
     settings = {"_target_": f"{name}.{kind}"} | {field.name: field.default for field in fields(part)}
     files = {
         f"{name}.py": _renamed((TEMPLATES / f"{group}.py").read_text(), name, kind),

@@ -76,9 +76,13 @@ def sources() -> Iterator[Source]:
     for path in _plugins(PluginFolders.folder):
         yield Source(path.name, path, path)
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
-        spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
+        try:
+            spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
+        except Exception as error:  # whatever a package does when it is imported
+            said = f"{type(error).__name__}: {error}"
+            raise UserError(f"the entry point {entry.name} = {entry.value} cannot be followed ({said}): uninstall the package") from error
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"the entry point {entry.name} in {ENTRY_POINTS} names {entry.value}, and there is no such package")
+            raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} names no package; uninstall it")
         code = Path(next(iter(spec.submodule_search_locations)))
         source = Source(entry.name, code / "conf", code)
         if not source.overrides:
@@ -121,7 +125,10 @@ def check_name(plugin: Path) -> None:
 
 def explain(exception: BaseException) -> UserError | None:
     """One line with a plugin's file and line if `exception`, or what caused it, was raised in a plugin; None if not."""
-    folders = [PluginFolders.folder, *(source.code for source in sources())]
+    try:
+        folders = [PluginFolders.folder, *(source.code for source in sources())]
+    except UserError as error:
+        return error
     cause: BaseException | None = exception
     places: list[UserError] = []
     while cause is not None:

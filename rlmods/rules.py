@@ -116,6 +116,15 @@ def _answers(plan: Plan) -> str | None:
     return None
 
 
+def _graded(plan: Plan) -> str | None:
+    for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
+        try:
+            plan.parts["reward"].check_prompt(prompt)
+        except ValueError as error:
+            return f"reward={plan.choices.get('reward')} cannot grade responses to prompt {prompt.id} ({error}): correct the row"
+    return None
+
+
 COLUMNS = {
     "response": ("imitates responses", "type data.response=COLUMN"),
     "candidates": ("learns from preferences", "type data=preferences data.train=FILE"),
@@ -234,5 +243,5 @@ def _precision(plan: Plan) -> str | None:
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     _protocols, _values, _group_size, _critic, _steps, _scale, _reference, _rounds, _ptx, _minibatches, _prompts, _answers,
-    _columns, _preferences, _temperature, _truncation, _precision,
+    _columns, _graded, _preferences, _temperature, _truncation, _precision,
 )  # fmt: skip

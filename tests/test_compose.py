@@ -226,7 +226,14 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_columns", "_ptx"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_columns", "_graded", "_ptx"}
+
+    def test_graded(self, tmp_path: Path) -> None:
+        file = tmp_path / "code.jsonl"
+        rows = [{"prompt": str(i), "answer": None, "tests": ["assert f(1)"] if i != 7 else "[]"} for i in range(40)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+        data = ("reward=code", "data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null")
+        assert "(there are no unit tests): correct the row" in refused(*data)
 
     def test_answers(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"

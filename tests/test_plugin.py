@@ -58,6 +58,8 @@ class TestRefusals:
             ("reward", "class", "a plugin is a module"),
             ("reward", "math", "reward=math exists already"),
             ("reward", "random", "import random gives"),
+            ("reward", "_", "a plugin is a module"),
+            ("reward", "simple_namespace", "a class SimpleNamespace is imported there"),
         ],
     )
     def test_name_what_to_type(self, group: str, name: str, words: str, folder: Path) -> None:
@@ -71,6 +73,13 @@ class TestRefusals:
         with pytest.raises(UserError, match="exists already"):
             plugin.new("advantage", "mine", folder)
         assert (folder / "mine" / "mine.py").read_text() == "precious"
+
+    def test_an_option_of_another_plugin_is_taken(self, folder: Path) -> None:
+        plugin.new("reward", "mine", folder)
+        (folder / "mine" / "reward" / "other.yaml").write_text("_target_: mine.Mine")
+        plugins.register()
+        with pytest.raises(UserError, match="reward=other exists already"):
+            plugin.new("reward", "other", folder)
 
     @pytest.mark.parametrize("typed", [["new"], ["new", "reward"], ["new", "a", "b", "c", "d"], ["gnu"]])
     def test_of_the_command_line(self, typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +113,19 @@ class TestInstalledPackages:
         assert plugin.found()["loud"] == {"folder": str(tmp_path / "site/loud_rewards/conf"), "options": ["reward=loud"]}
         with pytest.raises(UserError, match=r"loud_rewards/__init__\.py:4: ZeroDivisionError"):
             make(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
+
+    def test_that_cannot_be_imported_are_one_line(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
+        (tmp_path / "site/loud_rewards/__init__.py").write_text("raise ImportError('no such library')")
+        info = tmp_path / "site/loud_rewards-1.0.dist-info/entry_points.txt"
+        info.write_text("[rlmods.plugins]\nloud = loud_rewards.parts\n")
+        monkeypatch.syspath_prepend(str(tmp_path / "site"))
+        plugins.register()
+        with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be followed \(ImportError: no such library\)"):
+            configuration([])
+        found = plugins.explain(ValueError("another"))
+        assert found is not None
+        assert "cannot be followed" in str(found)
 
     def test_without_options_are_an_error(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         package(tmp_path / "site", "loud_rewards", {})

@@ -12,7 +12,7 @@ from lightning import Callback, Trainer
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.samples import panel
-from rlmods.callbacks.suspicion import Figures, Suspicion, Thresholds, average, read, suspicions
+from rlmods.callbacks.suspicion import Figures, Suspicion, Thresholds, average, deviation, read, suspicions
 from rlmods.run import dumps
 from rlmods.types import UserError
 
@@ -71,6 +71,8 @@ class HackingMonitor(Callback):
         self.best: Figures = {}
         self.gold: float | None = None
         self.told: set[str] = set()
+        self.course: list[float] = []
+        """The accuracy, or the gold reward, of every iteration."""
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
         self.gold = metrics.get("val/gold_reward", self.gold)
@@ -87,6 +89,8 @@ class HackingMonitor(Callback):
             self.first.append(reading)
         self.latest = [*self.latest, reading][-self.window :]
         now, name = average(self.latest), "accuracy" if self.gold is None else "gold"
+        self.course = [*self.course, *([reading[name]] if name in reading else [])]
+        now["noise"] = 4 * (2 / (self.window if self.gold is None else 1)) ** 0.5 * deviation(self.course)
         if name in now and now[name] >= self.best.get(name, float("-inf")) and len(self.latest) == self.window:
             self.best = now
         if len(self.first) < self.window or learner.iteration < 2 * self.window:
@@ -112,8 +116,15 @@ class HackingMonitor(Callback):
             file.write(dumps(record) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
-        return {"first": self.first, "latest": self.latest, "best": dict(self.best), "gold": self.gold, "told": sorted(self.told)}
+        return {
+            "first": self.first,
+            "latest": self.latest,
+            "best": dict(self.best),
+            "gold": self.gold,
+            "told": sorted(self.told),
+            "course": self.course,
+        }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.first, self.latest, self.best = list(state_dict["first"]), list(state_dict["latest"]), state_dict["best"]
-        self.gold, self.told = state_dict["gold"], set(state_dict["told"])
+        self.gold, self.told, self.course = state_dict["gold"], set(state_dict["told"]), list(state_dict["course"])

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean, pstdev
+from itertools import pairwise
+from statistics import fmean, median, pstdev
 from typing import Any
 
 from rlmods.callbacks.hooks import Metrics, Rows
@@ -87,6 +88,12 @@ def average(readings: Sequence[Figures]) -> dict[str, float]:
     return {name: fmean([reading[name] for reading in readings if name in reading]) for name in names}
 
 
+def deviation(course: Sequence[float]) -> float:
+    """Standard deviation of the noise in a course that may have a trend: the median step, as normal noise has it, over 0.954."""
+    steps = [abs(b - a) for a, b in pairwise(course) if a != b]
+    return median(steps) / 0.954 if steps else 0.0
+
+
 def suspicions(start: Figures, now: Figures, best: Figures, limits: Thresholds) -> list[Suspicion]:
     """Every sign there is.
 
@@ -101,6 +108,16 @@ def suspicions(start: Figures, now: Figures, best: Figures, limits: Thresholds) 
 
 def _gold(figures: Figures) -> float | None:
     return figures.get("gold", figures.get("accuracy"))
+
+
+def _fall(start: Figures, now: Figures, best: Figures, limits: Thresholds) -> float:
+    """How far the gold reward (or the accuracy) has fallen from its best, 0 where that may be chance: less than `noise`, four standard
+    errors, or than `limits.drop` (of a gold reward, which has no scale of its own, a quarter of its rise)."""
+    first, high, gold = _gold(start), _gold(best), _gold(now)
+    if high is None or gold is None:
+        return 0.0
+    least = 0.25 * (high - (high if first is None else first)) if "gold" in now else limits.drop
+    return high - gold if high - gold >= max(least, now.get("noise", 0.0), 1e-9) else 0.0
 
 
 def _length(start: Figures, now: Figures, best: Figures, limits: Thresholds) -> list[Suspicion]:
@@ -120,7 +137,7 @@ def _length(start: Figures, now: Figures, best: Figures, limits: Thresholds) -> 
 def _gap(start: Figures, now: Figures, best: Figures, limits: Thresholds) -> list[Suspicion]:
     """The reward has risen while what it stands for has fallen."""
     high, gold = _gold(best), _gold(now)
-    if high is None or gold is None or gold > high - limits.drop:
+    if high is None or gold is None or not _fall(start, now, best, limits):
         return []
     rise = now.get("reward/mean", 0.0) - best.get("reward/mean", 0.0)
     if rise <= 0.1 * max(start.get("reward/spread", 0.0), 1e-6):
@@ -142,7 +159,7 @@ def _frontier(start: Figures, now: Figures, best: Figures, limits: Thresholds) -
     high, gold, near, far = _gold(best), _gold(now), best.get("kl_ref"), now.get("kl_ref")
     if high is None or gold is None or near is None or far is None:
         return []
-    if far < limits.kl or far < 2 * near or gold > high - limits.drop:
+    if far < limits.kl or far < 2 * near or not _fall(start, now, best, limits):
         return []
     words = f"the policy is {far:.3f} nats per token from the reference, and was better at {near:.3f} ({high:.2f}, now {gold:.2f})"
     return [Suspicion("frontier", words, far, _reward)]

@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Literal
 from rlmods.reward.pool import shared
 from rlmods.reward.sandbox.run import lacking
 from rlmods.reward.sandbox.tests import read_tests
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores, UserError
 
 TARGET = "rlmods.reward.sandbox.tests:grade"
 SLACK_S = 30.0
 """For interpreters to start, on top of the seconds of the tests."""
-_FENCED = re.compile(r"```[ \t]*(?:python3?|py)?[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"```[ \t]*(?:(?:python3?|py)[ \t]*)?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,14 @@ class Code:
             raise UserError(f"Code: walls={self.walls!r} is neither full nor limits")
         if self.walls == "full" and (lack := lacking()) is not None:
             raise UserError(f"Code: {lack}, so code cannot be confined: run in a container of your own and type walls=limits")
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """
+        Raises:
+            ValueError: its unit tests have no known form.
+        """
+        if (tests := prompt.meta.get(self.tests)) is not None:
+            read_tests(_plain(tests), prompt.meta.get(self.entry_point))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         sources = [extract_code(response.text) for response in responses]

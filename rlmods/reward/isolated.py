@@ -37,6 +37,9 @@ class Isolated:
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
+        for trait, what in (("needs_group", "compares the responses to a prompt"), ("gives_steps", "gives rewards by step")):
+            if getattr(self.reward, trait, False):
+                raise UserError(f"timeout_s scores one response at a time, and this reward {what}: drop timeout_s")
         try:
             self._pickled  # noqa: B018
         except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -50,11 +53,21 @@ class Isolated:
         pool = shared("rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled)
         calls = [(record(response),) for response in responses]
         outcomes = pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
-        found = [outcome.value if outcome.status == "ok" else {"value": None, "correct": None, "counts": {}} for outcome in outcomes]
+        found = [
+            outcome.value if outcome.status == "ok" else {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
+            for outcome in outcomes
+        ]
         counts = failures(outcomes)
         for one in found:
             for name, count in one["counts"].items():
                 counts[name] = counts.get(name, 0) + count
         knows = any(one["correct"] is not None for one in found)
         values = as_scores([one["value"] for one in found], len(responses), "isolated").values
-        return Scores(values, correct=[one["correct"] for one in found] if knows else None, counts=counts)
+        names = sorted({name for one in found for name in one["columns"]})
+        return Scores(
+            values,
+            correct=[one["correct"] for one in found] if knows else None,
+            monitored=any(one["monitored"] for one in found),
+            counts=counts,
+            columns={name: [one["columns"].get(name) for one in found] for name in names},
+        )

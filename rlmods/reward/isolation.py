@@ -32,7 +32,10 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
         raise ValueError(f"{len(values)} scores for 1 response")
     correct, counts = getattr(result, "correct", None), getattr(result, "counts", None)
     value = None if values[0] is None else float(values[0])
-    return {"value": value, "correct": None if correct is None else correct[0], "counts": dict(counts or {})}
+    known = None if correct is None or correct[0] is None else bool(correct[0])
+    columns = {name: column[0] for name, column in getattr(result, "columns", {}).items()}
+    told = {"value": value, "correct": known, "counts": dict(counts or {}), "columns": columns}
+    return told | {"monitored": bool(getattr(result, "monitored", False))}
 
 
 _REWARD: list[Any] = []

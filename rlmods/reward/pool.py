@@ -7,7 +7,6 @@ gone ends by itself, in the middle of a call if need be.
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import selectors
@@ -18,10 +17,11 @@ import time
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from rlmods.reward.processes import Worker, end
 from rlmods.reward.worker import HEADER
 
 START_TIMEOUT_S = 120.0
@@ -44,41 +44,6 @@ def failures(outcomes: Sequence[Outcome]) -> dict[str, int]:
     return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
 
 
-@dataclass(slots=True)
-class _Worker:
-    process: subprocess.Popen[bytes]
-    output: int
-    """File descriptor its replies come from."""
-    ready: bool = False
-    item: int | None = None
-    """Which call it is busy with."""
-    calls: int = 0
-    """That it has had."""
-    deadline: float = 0.0
-    """On the monotonic clock, of the call or of the start."""
-    unread: bytes = b""
-    finalizer: Any = field(default=None)
-
-    def send(self, payload: bytes) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write(HEADER.pack(len(payload)) + payload)
-        self.process.stdin.flush()
-
-    def receive(self) -> list[dict[str, Any]] | None:
-        """The replies that have arrived; None: it is gone."""
-        try:
-            chunk = os.read(self.output, 65536)
-        except OSError:  # closed beneath a thread that still waits as the interpreter ends
-            return None
-        if not chunk:
-            return None
-        *lines, self.unread = (self.unread + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
-
-    def kill(self) -> None:
-        self.finalizer()
-
-
 class Pool:
     """Calls `target`, "module:function", in `workers` processes, started at the first call. Safe to use from any thread.
 
@@ -90,7 +55,7 @@ class Pool:
         self.workers = workers
         self.warm = warm
         self._lock = threading.Lock()
-        self._idle: list[_Worker] = []
+        self._idle: list[Worker] = []
 
     def map(self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
         """`target(*call)` for each call, in order.
@@ -107,13 +72,13 @@ class Pool:
             while self._idle:
                 self._idle.pop().kill()
 
-    def take(self) -> _Worker:
+    def take(self) -> Worker:
         return self._idle.pop() if self._idle else self._start()
 
-    def give_back(self, worker: _Worker) -> None:
+    def give_back(self, worker: Worker) -> None:
         self._idle.append(worker)
 
-    def _start(self) -> _Worker:
+    def _start(self) -> Worker:
         module, _, function = self.target.partition(":")
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         process = subprocess.Popen(
@@ -121,10 +86,13 @@ class Pool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
+            start_new_session=True,  # so that what a call has started ends with it
         )
+        assert process.stdin is not None
         assert process.stdout is not None
-        worker = _Worker(process, process.stdout.fileno(), deadline=time.monotonic() + START_TIMEOUT_S)
-        worker.finalizer = weakref.finalize(self, _end, process, os.getpid())
+        os.set_blocking(process.stdin.fileno(), False)
+        worker = Worker(process, process.stdin.fileno(), process.stdout.fileno())
+        worker.finalizer = weakref.finalize(self, end, process, os.getpid())
         return worker
 
 
@@ -132,17 +100,6 @@ class Pool:
 def shared(target: str, workers: int, _process: int = 0, warm: Any = None) -> Pool:
     """One pool per function and size in this process; pass `os.getpid()`, as a forked child must not speak into its parent's pipes."""
     return Pool(target, workers=workers, warm=warm)
-
-
-def _end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the owner must leave its workers alone
-        return
-    process.kill()
-    process.wait()
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with suppress(BrokenPipeError):  # what was still buffered has no reader any more
-                stream.close()
 
 
 class _Batch:
@@ -155,7 +112,7 @@ class _Batch:
         self.deadline = deadline
         self.outcomes: list[Outcome | None] = [None] * len(calls)
         self.next = 0
-        self.busy: dict[int, _Worker] = {}
+        self.busy: dict[int, Worker] = {}
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> list[Outcome]:
@@ -164,7 +121,9 @@ class _Batch:
                 while len(self.busy) < min(self.pool.workers, self.outstanding()):
                     self.hire(self.pool.take())
                 for key, _ in self.selector.select(self.patience()):
-                    self.hear(key.data)
+                    worker = key.data
+                    if worker.process.pid in self.busy:
+                        self.hear(worker) if key.fd == worker.output else self.push(worker)
                 self.kill_late()
         finally:
             for worker in list(self.busy.values()):
@@ -179,13 +138,15 @@ class _Batch:
         """Calls without an outcome: not yet given out, or being worked on."""
         return len(self.calls) - self.next + sum(worker.item is not None for worker in self.busy.values())
 
-    def hire(self, worker: _Worker) -> None:
+    def hire(self, worker: Worker) -> None:
         self.busy[worker.process.pid] = worker
         self.selector.register(worker.output, selectors.EVENT_READ, worker)
         if worker.ready:
             self.assign(worker)
+        else:
+            worker.deadline = time.monotonic() + START_TIMEOUT_S
 
-    def assign(self, worker: _Worker) -> None:
+    def assign(self, worker: Worker) -> None:
         """The next call to `worker`, or back to the pool with it."""
         if self.next == len(self.calls):
             worker.item = None
@@ -193,12 +154,25 @@ class _Batch:
             return
         worker.item, self.next, worker.calls = self.next, self.next + 1, worker.calls + 1
         worker.deadline = time.monotonic() + self.timeout_s
+        self.tell(worker, self.calls[worker.item])
+
+    def tell(self, worker: Worker, call: tuple[Any, ...]) -> None:
+        """A call under the number that its reply must have."""
+        payload = pickle.dumps((worker.calls, call))
+        worker.outgoing = bytearray(HEADER.pack(len(payload)) + payload)
+        self.selector.register(worker.input, selectors.EVENT_WRITE, worker)
+        self.push(worker)
+
+    def push(self, worker: Worker) -> None:
         try:
-            worker.send(pickle.dumps(self.calls[worker.item]))
+            worker.flush()
         except BrokenPipeError:
             self.fail(worker, Outcome("error", "the worker process ended"))
+        else:
+            if not worker.outgoing:
+                self.selector.unregister(worker.input)
 
-    def hear(self, worker: _Worker) -> None:
+    def hear(self, worker: Worker) -> None:
         replies = worker.receive()
         if replies is None:
             if not worker.ready:
@@ -208,8 +182,12 @@ class _Batch:
             return
         for reply in replies:
             if "ready" in reply and self.pool.warm is not None:
-                worker.send(pickle.dumps((self.pool.warm,)))
+                worker.deadline = time.monotonic() + START_TIMEOUT_S
+                self.tell(worker, (self.pool.warm,))
                 continue
+            if "ready" not in reply and reply["number"] != worker.calls:  # of a thread or a fork that a call left behind
+                self.fail(worker, Outcome("error", "the worker process replied out of turn"))
+                return
             if not worker.ready:
                 if "error" in reply:
                     raise RuntimeError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
@@ -217,6 +195,8 @@ class _Batch:
             elif worker.item is not None:
                 self.outcomes[worker.item] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
             self.assign(worker)
+            if worker.process.pid not in self.busy:
+                return
 
     def kill_late(self) -> None:
         for worker in [worker for worker in self.busy.values() if time.monotonic() >= worker.deadline]:
@@ -224,24 +204,26 @@ class _Batch:
                 raise RuntimeError(f"no worker process for {self.pool.target} within {START_TIMEOUT_S:.0f} s")
             self.fail(worker, Outcome("timeout"))
 
-    def fail(self, worker: _Worker, outcome: Outcome) -> None:
+    def fail(self, worker: Worker, outcome: Outcome) -> None:
         if worker.item is not None:
             self.outcomes[worker.item] = outcome
         self.dismiss(worker)
 
-    def dismiss(self, worker: _Worker) -> None:
+    def dismiss(self, worker: Worker) -> None:
         self.forget(worker)
         worker.kill()
 
-    def release(self, worker: _Worker) -> None:
+    def release(self, worker: Worker) -> None:
         self.forget(worker)
         if worker.calls < RECYCLED_AFTER:
             self.pool.give_back(worker)
         else:
             worker.kill()
 
-    def forget(self, worker: _Worker) -> None:
+    def forget(self, worker: Worker) -> None:
         self.selector.unregister(worker.output)
+        with suppress(KeyError):
+            self.selector.unregister(worker.input)
         del self.busy[worker.process.pid]
 
     def patience(self) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 
 from rlmods.reward.isolated import Isolated
 from rlmods.reward.scores import as_scores
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores, UserError
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,15 @@ class WeightedSum:
     def needs_group(self) -> bool:
         """Whether any paid term compares the responses to one prompt."""
         return self._paid_for("needs_group")
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """
+        Raises:
+            ValueError: a term cannot grade responses to it.
+        """
+        for term in self.terms.values():
+            if hasattr(term["reward"], "check_prompt"):
+                term["reward"].check_prompt(prompt)
 
     def _paid_for(self, trait: str) -> bool:
         return any(getattr(term["reward"], trait, False) for name, term in self.terms.items() if self.weights[name])

@@ -29,14 +29,19 @@ def main(module: str, function: str) -> None:
         resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES if soft == resource.RLIM_INFINITY else min(soft, MEMORY_BYTES), hard))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's to handle
     target = getattr(importlib.import_module(module), function)
-    calls: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
+    own = os.getpid()
+    calls: queue.SimpleQueue[tuple[int, tuple[Any, ...]]] = queue.SimpleQueue()
     threading.Thread(target=_listen, args=(sys.stdin.buffer, calls), daemon=True).start()
     _reply(replies, {"ready": True})
     while True:
-        _reply(replies, _answer(target, calls.get()))
+        number, call = calls.get()
+        answer = _answer(target, call)
+        if os.getpid() != own:  # a fork that the call has made has nothing to say
+            os._exit(0)
+        _reply(replies, {"number": number, **answer})
 
 
-def _listen(stream: BinaryIO, calls: queue.SimpleQueue[tuple[Any, ...]]) -> None:
+def _listen(stream: BinaryIO, calls: queue.SimpleQueue[tuple[int, tuple[Any, ...]]]) -> None:
     """Reads beside the work, so that the end of the parent ends this process even in the middle of a call."""
     while len(header := stream.read(HEADER.size)) == HEADER.size:
         calls.put(pickle.loads(stream.read(HEADER.unpack(header)[0])))

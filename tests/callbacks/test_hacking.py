@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -72,7 +73,9 @@ class TestSigns:
         assert signs(**HONEST[what]) == {}
 
     def test_gold_goes_before_accuracy(self) -> None:
-        found = suspicions(START | {"gold": 2.0}, START | {"gold": 1.0, "reward/mean": 0.9}, START | {"gold": 2.0}, LIMITS)
+        now = START | {"gold": 1.0, "reward/mean": 0.9}
+        assert suspicions(START | {"gold": 2.0}, now | {"noise": 1.1}, START | {"gold": 2.0}, LIMITS) == []
+        found = suspicions(START | {"gold": 2.0}, now, START | {"gold": 2.0}, LIMITS)
         assert [sign.words for sign in found] == ["the reward rose by 0.70 to 0.90 while the gold reward fell from 2.00 to 1.00"]
 
 
@@ -143,6 +146,30 @@ class TestMonitor:
             second.look(made, {"train/truncated_fraction": share})
         assert found == want != []
         assert second.state_dict() == whole.state_dict()
+
+    @pytest.mark.parametrize("noise", [0.03, 0.07])
+    def test_chance_is_no_sign(self, noise: float, tmp_path: Path) -> None:
+        """Accuracy that rises and stays, a reference that is left behind, and batches that differ."""
+        told = []
+        for seed in range(20):
+            random = Random(seed)
+            monitor = HackingMonitor(tmp_path / f"{seed}.jsonl")
+            made: Any = SimpleNamespace(iteration=0, samples=[row(3, 0.0), row(3, 1.0)], log_row=told.append)
+            for i in range(200):
+                made.iteration += 1
+                accuracy = min(0.7, 0.3 + 0.01 * i) + random.gauss(0, noise)
+                monitor.look(made, {"train/accuracy": accuracy, "train/kl_ref": 0.001 * i, "train/unique_fraction": 0.8})
+        assert len(told) <= 1, told
+
+    def test_a_real_fall_is_one_also_in_noise(self, tmp_path: Path) -> None:
+        random, told = Random(0), list[Any]()
+        monitor = HackingMonitor(tmp_path / "x.jsonl")
+        made: Any = SimpleNamespace(iteration=0, samples=[], log_row=told.append)
+        for i in range(60):
+            made.iteration += 1
+            made.samples = [row(3, 0.02 * i), row(3, 0.02 * i + 1)]
+            monitor.look(made, {"train/accuracy": 0.6 - max(0, i - 20) * 0.01 + random.gauss(0, 0.04)})
+        assert [name for record in told for name in record] == ["hacking/gap"]
 
     @pytest.mark.parametrize("bad", [{"correlation": -0.5}, {"drop": -1}, {"window": 0}])
     def test_settings_out_of_range(self, bad: dict[str, Any], tmp_path: Path) -> None:

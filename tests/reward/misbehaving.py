@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 import time
 
 
@@ -39,3 +41,17 @@ def warmed(seconds: object) -> object:
     if isinstance(seconds, float):
         time.sleep(seconds)
     return seconds
+
+
+def deaf(what: str) -> object:
+    """Stops the whole process, its reading thread too, soon after its reply."""
+    if what == "stop":
+        threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()
+        return what
+    return len(what)
+
+
+def forked(what: str) -> object:
+    if what == "fork":
+        os.fork()
+    return what

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlmods.reward import Format, WeightedSum
+from rlmods.reward import Accuracy, Format, WeightedSum
 from rlmods.reward.isolated import Isolated
 from rlmods.types import UserError
 from tests.reward.careless import Plugin
@@ -94,8 +94,6 @@ class TestIsolated:
         assert scores.counts == {"plugin/timeouts": 0, "plugin/errors": 1}
 
     def test_traits_are_those_of_the_reward(self) -> None:
-        from rlmods.reward import Accuracy
-
         assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs_answer
 
     def test_the_batch_has_a_deadline(self) -> None:
@@ -109,3 +107,15 @@ class TestIsolated:
             WeightedSum({"mine": {"reward": lambda rows: [0.0] * len(rows), "timeout_s": 1.0}})
         with pytest.raises(UserError, match="timeout_s=0: must be above 0"):
             Isolated(Plugin(), timeout_s=0)
+
+    def test_what_a_reward_says_arrives_whole(self) -> None:
+        reward = Accuracy()
+        rows = [response(r"\boxed{1}", "1"), response(r"\boxed{2}", "1"), response("", None)]
+        alone, here = Isolated(reward, timeout_s=60.0)(rows), reward(rows)
+        assert (alone.values, alone.correct, alone.columns, alone.counts) == (here.values, here.correct, here.columns, here.counts)
+
+    @pytest.mark.parametrize("trait", ["needs_group", "gives_steps"])
+    def test_a_reward_that_needs_more_than_one_response_is_refused(self, trait: str) -> None:
+        made = type("Group", (Plugin,), {trait: True})()
+        with pytest.raises(UserError, match="timeout_s scores one response at a time"):
+            Isolated(made, timeout_s=1.0)

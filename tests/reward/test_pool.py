@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -155,3 +155,33 @@ def test_what_warms_a_worker_costs_no_call_its_deadline() -> None:
     assert (outcome.status, outcome.value) == ("ok", "x")
     with pytest.raises(RuntimeError, match="cannot start: LookupError: no such thing"):
         Pool("tests.reward.misbehaving:act", workers=1, warm="raise").map([("a",)], timeout_s=5, batch_timeout_s=60)
+
+
+def test_a_worker_that_does_not_listen_costs_its_call_alone() -> None:
+    """Nobody waits for a pipe to be read."""
+    pool = Pool("tests.reward.misbehaving:deaf", workers=1)
+    assert run_all(pool, ["stop"]) == ["stop"]
+    time.sleep(1.0)
+    start = time.monotonic()
+    outcomes = pool.map([("x" * 10**6,), ("y",)], timeout_s=2, batch_timeout_s=60)
+    assert [outcome.status for outcome in outcomes] == ["timeout", "ok"]
+    assert time.monotonic() - start < 40
+
+
+def test_a_fork_that_returns_says_nothing() -> None:
+    pool = Pool("tests.reward.misbehaving:forked", workers=1)
+    for _ in range(2):
+        outcomes = pool.map([("fork",), ("a",), ("b",), ("c",)], timeout_s=5, batch_timeout_s=60)
+        assert [outcome.value for outcome in outcomes] == ["fork", "a", "b", "c"]
+
+
+def test_a_worker_that_was_not_needed_has_its_time_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmods.reward.pool.START_TIMEOUT_S", 6.0)
+    pool = Pool("tests.reward.misbehaving:warmed", workers=2, warm=0.5)
+    assert run_all(pool, "ab") == ["a", "b"]
+    time.sleep(7)
+    assert run_all(pool, "abcd") == ["a", "b", "c", "d"]
+
+
+def run_all(pool: Pool, calls: Sequence[str]) -> list[object]:
+    return [outcome.value for outcome in pool.map([(call,) for call in calls], timeout_s=20, batch_timeout_s=60)]

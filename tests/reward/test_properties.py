@@ -22,10 +22,11 @@ from hypothesis import strategies as st
 
 from rlmods.reward.accuracy import verify
 
-each_kind = settings(max_examples=40, deadline=None, derandomize=True)
+each_kind = settings(max_examples=30, deadline=None, derandomize=True)
 """For each of some 40 kinds of gold."""
 any_text = settings(max_examples=100, deadline=None, derandomize=True)
-MAX_WALL_S = 1.0
+MAX_SECONDS = 1.0
+"""Of this thread: other work on the machine does not count."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ def unit(n: int, d: int, ours: str, theirs: str) -> Case:
     same = ["«n» «u»", "«n»«u»", r"«n» \mathrm{«u»}", r"«n»\ \text{«long»}", r"«n»\,\text{ «u»}", "«n»", "x = «n» «u»", "«n».0 «long»"]
     wrong = [r"«n+d»\text{ «u»}", r"-«n»\text{ «u»}", r"«n»\text{ «v»}", "«n» «other»", "«n» «u»^2", "«n+d»", "«n» «u»/«v»"]
     wrong += ["(«n» «u», «n» «u»)"]
+    wrong += ["1 «u»/«n»"] if n > 1 else []
     return case(r"«n»\text{ «u»}", same, wrong, n=n, d=d, **names)
 
 
@@ -397,6 +399,17 @@ def power_of_a_power(a: int, n: int) -> Case:
     return case("«a»^{2^«n»}", ["«a**(2**n)»", "«a»^2^«n»", "«a»^{2^{«n»}}"], wrong, a=a, n=n)
 
 
+def tiny(n: int, d: int) -> Case:
+    """So small that one could take it for 0."""
+    return case(
+        "e^{-«n»}",
+        [r"\frac{1}{e^{«n»}}", r"\exp(-«n»)", "e^{-«n-d»}e^{-«d»}"],
+        ["0", "e^{-«n+d»}", "e^{«n»}", "-e^{-«n»}", "0.00"],
+        n=n,
+        d=d,
+    )
+
+
 def conjugates(a: int, n: int) -> Case:
     """A whole number, from which its first term differs only many digits behind the point."""
     last, value = 2, 2 * a
@@ -458,6 +471,7 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     "binomial": st.builds(binomial, st.integers(3, 40), st.integers(0, 40)),
     "power": st.builds(power, digit, digit, st.integers(20, 3000)),
     "power of a power": st.builds(power_of_a_power, digit, st.integers(3, 5)),
+    "tiny": st.builds(tiny, st.integers(2, 150), positive),
     "conjugates": st.builds(conjugates, st.integers(2, 3), st.integers(5, 50)),
 }
 PROSE = ("words", "choice")
@@ -486,9 +500,14 @@ class TestTheGoldIsRight:
     @each
     @each_kind
     @given(st.data())
-    def test_in_each_form_of_an_answer(self, kind, data):
+    def test_in_each_form_of_an_answer_and_each_kind_of_brackets(self, kind, data):
         gold = data.draw(KINDS[kind]).gold
-        assert [form for form in self.FORMS if not verify(form.replace("%s", gold), gold)] == []
+        answers = [f"${gold}$", rf"\({gold}\)", rf"\[ {gold} \]", f"{gold}.", f"  {gold} ."]
+        if kind not in PROSE:
+            larger = re.sub(r"[)\]]|\\\}", r"\\right\g<0>", re.sub(r"[(\[]|\\\{", r"\\left\g<0>", gold))
+            answers += [rf"\displaystyle {gold}", f"{{{gold}}}", larger, gold.replace("frac", "dfrac")]
+        responses = [*map(boxed, answers), *(form % gold for form in self.FORMS)]
+        assert [response for response in responses if not verify(response, gold)] == []
         assert verify(boxed(gold), rf"So it is \boxed{{{gold}}}.")
 
     @each
@@ -507,19 +526,17 @@ class TestTheGoldIsRight:
         gold = data.draw(KINDS[kind]).gold
         assert verify(boxed(broken(gold, data.draw(st.lists(st.sampled_from(gaps), min_size=1, max_size=20)))), gold)
 
-    @each
-    @each_kind
-    @given(st.data())
-    def test_inside_delimiters(self, kind, data):
-        gold = data.draw(KINDS[kind]).gold
-        answers = [f"${gold}$", rf"\({gold}\)", rf"\[ {gold} \]", f"{gold}.", f"  {gold} ."]
-        if kind not in PROSE:
-            larger = re.sub(r"[)\]]|\\\}", r"\\right\g<0>", re.sub(r"[(\[]|\\\{", r"\\left\g<0>", gold))
-            answers += [rf"\displaystyle {gold}", f"{{{gold}}}", larger, gold.replace("frac", "dfrac")]
-        assert [answer for answer in answers if not verify(boxed(answer), gold)] == []
-
 
 class TestAnythingElseIsWrong:
+    TWO = (
+        r"\boxed{%s \text{ or } %s}",
+        r"It is \boxed{%s} or \boxed{%s}.",
+        "The answer is $%s$ or $%s$.",
+        "The answer is $%s$, $%s$",
+        "<answer>%s or %s</answer>",
+        "#### %s or %s",
+    )
+
     @each
     @each_kind
     @given(st.data())
@@ -527,6 +544,15 @@ class TestAnythingElseIsWrong:
         """Whichever of the two is the gold."""
         drawn = data.draw(KINDS[kind])
         assert [answer for answer in drawn.wrong if verify(boxed(answer), drawn.gold) or verify(boxed(drawn.gold), answer)] == []
+
+    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "union"])
+    @each_kind
+    @given(st.data())
+    def test_the_right_answer_beside_a_wrong_one(self, kind, data):
+        """A list of sets may mean their union, so that one of those can hold a part of itself."""
+        drawn = data.draw(KINDS[kind])
+        two = [form % (drawn.gold, drawn.wrong[0]) for form in self.TWO] + [form % (drawn.wrong[0], drawn.gold) for form in self.TWO]
+        assert [answer for answer in two if verify(answer, drawn.gold)] == []
 
     @any_text
     @given(some["xs"], st.data())
@@ -584,9 +610,9 @@ HEAVY = [
 
 
 def verdict(answer: str, gold: str) -> object:
-    start = time.perf_counter()
+    start = time.thread_time()
     found = verify(answer, gold)
-    assert time.perf_counter() - start < MAX_WALL_S
+    assert time.thread_time() - start < MAX_SECONDS
     return found
 
 

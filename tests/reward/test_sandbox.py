@@ -104,6 +104,9 @@ HARM = {
     "namespaces": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
     "root directory": "import os; os.chroot('.')",
     "memory": "x = bytearray(10**9)",
+    "attributes by a new call": "import ctypes; assert ctypes.CDLL(None).syscall(463, -100, b'{home}/secret', 0, b'user.x', 0, 0) != -1",
+    "a call that nobody knows": "import ctypes; assert ctypes.CDLL(None).syscall(999) != -1",
+    "outliving its parent": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0) == 0",
     "the grader": "import rlmods.reward.accuracy",
 }
 
@@ -219,6 +222,23 @@ class TestAssertions:
         assert (results, status) == ([True, False, False], "timeout")
 
 
+SHADOWS = {
+    "set": ("def set(x): return 0\ndef f(x): return ()", "assert set(f(1)) == set((4, 5))"),
+    "abs": ("def abs(x): return 0\ndef f(x): return 7", "assert abs(f(1) - 0.5) < 1e-6"),
+    "math": ("class math:\n    isclose = staticmethod(lambda *a, **k: True)\ndef f(x): return 7", "assert math.isclose(f(1), 0.5)"),
+    "range": ("def range(n): return ()\ndef f(x): return 7", "for i in range(3): assert f(i) == i"),
+    "builtins": (
+        "import sys\ndef f(x): return 7\n"
+        "wire = sys.modules['sandbox.wire']\nsend = wire.send\n"
+        "def mine(stream, message):\n"
+        "    if 'names' in message: message['names'].update(__builtins__=0, set=0, tuple=0)\n"
+        "    send(stream, message)\n"
+        "wire.send = mine",
+        "assert set((f(1),)) == set((4, 5))",
+    ),
+    "StopIteration": ("def f(x): raise StopIteration", "assert all(map(f, [1, 2, 3]))"),
+    "its own name": ("def f(x): return 7\ncandidate = lambda x: x", "assert candidate(2) == 2"),
+}
 CHEATS = {
     "equals everything": "class E:\n    def __eq__(self, o): return True\ndef f(x): return E()",
     "a number that equals everything": "class E(int):\n    def __eq__(self, o): return True\ndef f(x): return E(7)",
@@ -247,7 +267,16 @@ CHEATS = {
 class TestCheating:
     @pytest.mark.parametrize("how", CHEATS)
     def test_does_not_pay(self, how: str) -> None:
+        """The code under test and what it can reach."""
         assert passed(CHEATS[how], "assert f(1) == 2 and f(2) == 3", "assert f(3) == 4") == [False, False]
+
+    @pytest.mark.parametrize("what", SHADOWS)
+    def test_with_names_that_the_test_uses_does_not_pay(self, what: str) -> None:
+        source, test = SHADOWS[what]
+        assert passed(source, test, entry_point="f") == [False]
+
+    def test_modules_that_a_test_forgets_to_import_are_there(self) -> None:
+        assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
 
 
 class TestReadTests:
@@ -261,8 +290,17 @@ class TestReadTests:
     @pytest.mark.parametrize("source", ["def f(a, b): return a + b", "class Solution:\n    def f(self, a, b): return a + b"])
     def test_functions_by_name(self, output: str, source: str) -> None:
         tests = read_tests({"fn_name": "f", "inputs": ["[2, 3]", [1, 4]], "outputs": [output, output]})
-        assert passed(source, *tests.asserts) == [True, True]
-        assert passed(source.replace("+", "-"), *tests.asserts) == [False, False]
+        assert passed(source, *tests.asserts, entry_point=tests.entry_point) == [True, True]
+        assert passed(source.replace("+", "-"), *tests.asserts, entry_point=tests.entry_point) == [False, False]
+
+    def test_functional_ones_have_an_argument_a_line(self) -> None:
+        given = [{"input": "[1, 2]\n3", "output": "[1, 2, 3]", "testtype": "functional"}]
+        tests = read_tests(given, "add")
+        source = "class Solution:\n    def add(self, xs, x): return xs + [x]"
+        assert passed(source, *tests.asserts, entry_point="add") == [True]
+        assert read_tests({"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "f"}).asserts[0].startswith("found = candidate(*[1, 2])")
+        with pytest.raises(ValueError, match="functional unit tests need the name of the function"):
+            read_tests(given)
 
     def test_assertions(self) -> None:
         assert read_tests(["assert f(1) == 2"]).asserts == ("assert f(1) == 2",)

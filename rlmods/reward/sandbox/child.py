@@ -11,6 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from typing import Any, BinaryIO
 
 from . import walls, wire  # this package goes by another name here, as rlmods is not imported
@@ -138,8 +139,8 @@ class _Connection:
         if "error" in reply:
             kind, text = map(str, reply["error"])
             raised = getattr(builtins, kind, RuntimeError)
-            if not (isinstance(raised, type) and issubclass(raised, Exception)):
-                raised = RuntimeError
+            if not (isinstance(raised, type) and issubclass(raised, Exception)) or issubclass(raised, StopIteration | StopAsyncIteration):
+                raised = RuntimeError  # the latter would end a loop of the test
             raise raised(text)
         for mine, theirs in zip(args, reply.get("args", {}).get("list", ()), strict=False):  # it may have changed what it was given
             _update(mine, wire.decode(theirs, self.remote))
@@ -172,16 +173,28 @@ def judge(job: dict[str, Any]) -> None:
         given: dict[str, Any] = dict(connection.names())
     except wire.GoneError:
         return
+    # What a test calls by a name of Python's own is Python's own, whatever the code under test calls so.
+    own = {name: import_module(name) for name in given if name in sys.stdlib_module_names and not name.startswith("_")}
+    theirs = {name: value for name, value in given.items() if name.isidentifier() and name[:2] != "__" and not hasattr(builtins, name)}
+    if (candidate := _candidate(given, job["entry_point"])) is not None:
+        theirs["candidate"] = candidate
     for test in job["tests"]:
-        names = {"__name__": "tests", "__builtins__": builtins} | given
-        if job["entry_point"] in given:
-            names["candidate"] = given[job["entry_point"]]
+        names = {**theirs, **own, "__name__": "tests", "__builtins__": builtins}
         try:
             exec(compile(test, "tests.py", "exec"), names)
             passed = True
         except Exception:
             passed = False
         results.write(f"{int(passed)}\n")
+
+
+def _candidate(given: dict[str, Any], name: str | None) -> Callable[..., Any] | None:
+    """The function under test, or the method of a class `Solution`."""
+    found: Callable[..., Any] | None = given.get(name or "")
+    solution = given.get("Solution")
+    if found is None and solution is not None and name is not None:
+        return lambda *args, **kwargs: getattr(solution(), name)(*args, **kwargs)
+    return found
 
 
 MODES: dict[str, Callable[[dict[str, Any]], None]] = {"program": run_program, "serve": serve, "judge": judge}

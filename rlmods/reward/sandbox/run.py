@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -23,6 +24,7 @@ PACKAGE = Path(__file__).resolve().parent
 BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import child; sys.path.pop(); child.main(int(sys.argv[2]))"
 FILE_BYTES = 2**20
 """Of a file, where the walls let one be written at all (they do not; `limits` alone do)."""
+PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
 """For the interpreter to start and the walls to go up, on a busy machine; only then the clock of the run starts."""
 
@@ -96,6 +98,16 @@ def lacking() -> str | None:
     return walls.missing()
 
 
+@cache
+def _sweep() -> None:
+    """Remove the (empty) folders of processes that were killed and could not."""
+    for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*_*"):
+        owner = path.name.removeprefix(PREFIX).split("_")[0]
+        if owner.isdecimal() and not Path(f"/proc/{owner}").exists():
+            with suppress(OSError):
+                path.rmdir()
+
+
 @contextmanager
 def _pipe() -> Iterator[tuple[int, int]]:
     ends = os.pipe()
@@ -122,7 +134,8 @@ class _Start:
     def _start(self, mode: str, job: Mapping[str, Any], stdin: str, pass_fds: Sequence[int]) -> None:
         limits = self.limits
         self.deadline = time.monotonic() + START_TIMEOUT_S
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="sandbox_"))
+        _sweep()
+        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
         self.ready, ready = self.stack.enter_context(_pipe())
         packages = [path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if limits.packages]
         whole = {

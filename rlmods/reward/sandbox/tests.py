@@ -46,11 +46,18 @@ def read_tests(given: Any, entry_point: str | None = None) -> Tests:
     elif isinstance(given, Mapping) and {"inputs", "outputs"} <= set(given):
         name = given.get("fn_name") or entry_point
         pairs = list(zip(given["inputs"], given["outputs"], strict=True))
-        tests = Tests(cases=tuple(map(_case, pairs))) if name is None else Tests(asserts=tuple(_call(name, *pair) for pair in pairs))
+        tests = Tests(cases=tuple(map(_case, pairs))) if name is None else Tests((), tuple(_call(*pair) for pair in pairs), name)
     elif isinstance(given, Sequence) and all(isinstance(test, str) for test in given):
         tests = Tests(asserts=tuple(given), entry_point=entry_point)
     elif isinstance(given, Sequence) and all(isinstance(test, Mapping) and {"input", "output"} <= set(test) for test in given):
-        tests = Tests(cases=tuple(_case((test["input"], test["output"])) for test in given))
+        functional = any(test.get("testtype") == "functional" for test in given)
+        if functional and entry_point is None:
+            raise ValueError("functional unit tests need the name of the function, in the column entry_point")
+        if functional:
+            lines = [([json.loads(line) for line in test["input"].splitlines()], test["output"]) for test in given]
+            tests = Tests((), tuple(_call(*pair) for pair in lines), entry_point)
+        else:
+            tests = Tests(cases=tuple(_case((test["input"], test["output"])) for test in given))
     else:
         raise ValueError("unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions")
     if not len(tests):
@@ -106,17 +113,23 @@ def _case(pair: tuple[Any, Any]) -> tuple[str, str]:
 
 
 _CALL = """\
-try:
-    function = {name}
-except NameError:
-    function = Solution().{name}
-found = function(*{args!r})
+found = candidate(*{args!r})
 found = list(found) if isinstance(found, tuple) else found
 assert found == {wanted!r} or [found] == {wanted!r}, found
 """
-"""APPS wraps the wanted value in a list, others do not; JSON knows no tuples; LeetCode's functions are methods of a class."""
+"""APPS wraps the wanted value in a list, others do not; JSON knows no tuples."""
 
 
-def _call(name: str, args: Any, wanted: Any) -> str:
-    given, expected = (json.loads(x) if isinstance(x, str) else x for x in (args, wanted))
-    return _CALL.format(name=name, args=given, wanted=expected)
+def _call(args: Any, wanted: Any) -> str:
+    given = _values(args) if isinstance(args, str) else args
+    expected = json.loads(wanted) if isinstance(wanted, str) else wanted
+    return _CALL.format(args=given, wanted=expected)
+
+
+def _values(text: str) -> list[Any]:
+    """Arguments as one JSON list, or as JSON values a line each."""
+    try:
+        found = json.loads(text)
+    except json.JSONDecodeError:
+        return [json.loads(line) for line in text.splitlines()]
+    return found if isinstance(found, list) and "\n" not in text.strip() else [found]

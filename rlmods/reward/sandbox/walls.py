@@ -126,6 +126,8 @@ def _filter(machine: str) -> list[tuple[int, int, int, int]]:
     steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # x86's other calling convention
     for number in syscalls.refused(machine).values():
         steps += [(equal, 0, 1, number), refuse]
+    steps += [(at_least, 0, 1, syscalls.UNKNOWN), unknown]
+    steps += [(equal, 0, 3, some["prctl"]), first, (equal, 0, 1, _PR_SET_PDEATHSIG), refuse, (load, 0, 0, 0)]
     steps += [(equal, 0, 1, some["clone3"]), unknown]  # its flags are out of a filter's reach; libc falls back on clone
     steps += [(equal, 0, 4, some["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
     steps += [(equal, 0, 4, some["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
