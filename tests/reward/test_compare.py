@@ -10,6 +10,8 @@ from rlmods.reward.grader import same_answer, same_plain
 
 SAME = [  # gold, answer
     ("5", "5.0"),
+    ("no", "NO"),
+    ("ODD", "odd"),
     ("1000", r"\$1,000.00"),
     ("12.5", r"12\frac12"),
     (r"2\frac{1}{3}", "7/3"),

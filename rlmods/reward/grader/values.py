@@ -22,6 +22,10 @@ _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
 """Words that are the same in capitals: Yes, even. Not so X and x, or AB and ab."""
 
 
+_SAYINGS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
+"""Words that are as short as symbols, and none."""
+
+
 def same_plain(answer: str, gold: str) -> bool | None:
     """The verdict where it needs no parser: the same text, two plain numbers, or a gold that is prose. None: undecided."""
     answer, gold = clean(answer), clean(gold)
@@ -49,7 +53,7 @@ def plain_number(text: str) -> Fraction | None:
 
 def _same_text(answer: str, gold: str) -> bool | None:
     said, wanted = _prose(answer), _prose(gold)
-    if said == wanted:
+    if said == wanted or (said.casefold() == wanted.casefold() and wanted.casefold() in _SAYINGS):
         return True
     if re.fullmatch("[A-Z]", wanted) and (choice := _CHOICE.match(said)):
         return choice[1] == wanted
