@@ -86,7 +86,7 @@ def _renamed(text: str, name: str, kind: str) -> str:
 
 
 def _suggested(name: str) -> str:
-    return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).strip("_").lower() or "my_part"
+    return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).lstrip("_0123456789").rstrip("_").lower() or "my_part"
 
 
 if __name__ == "__main__":

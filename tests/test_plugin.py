@@ -59,6 +59,7 @@ class TestRefusals:
             ("reward", "math", "reward=math exists already"),
             ("reward", "random", "import random gives"),
             ("reward", "_", "a plugin is a module"),
+            ("reward", "3bad", "as in bad"),
             ("reward", "simple_namespace", "a class SimpleNamespace is imported there"),
         ],
     )

@@ -126,7 +126,8 @@ def describe(metrics: Metrics, seconds: float) -> str:
     if None not in clip:
         facts.append(f"clip low {clip[0]:.2f} high {clip[1]:.2f}")
     if metrics.get("train/skipped_steps") == 1:
-        facts.append("no step: nothing to learn from")
+        unscored = metrics.get("train/unscored_fraction") == 1
+        facts.append("no step: every response is unscored" if unscored else "no step: nothing to learn from")
     if "train/grad_norm" in metrics:
         facts.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*facts, f"{seconds:.1f} s"])

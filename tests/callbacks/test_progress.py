@@ -19,6 +19,7 @@ def test_an_iteration_in_one_line() -> None:
 
 def test_an_iteration_that_made_no_step_says_so() -> None:
     assert describe({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0) == "accuracy 0.000  no step: nothing to learn from  1.0 s"
+    assert "every response is unscored" in describe({"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0)
     assert "no step" not in describe({"train/skipped_steps": 0.5}, 1.0)
 
 

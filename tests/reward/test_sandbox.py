@@ -308,7 +308,20 @@ class TestReadTests:
         assert whole.asserts[0].endswith("\ncheck(candidate)\n")
         assert whole.entry_point == "f"
 
-    @pytest.mark.parametrize("bad", [[], {"inputs": []}, 3, [1, 2], {"inputs": [], "outputs": []}, [{"input": "1"}], None])
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            [],
+            {"inputs": []},
+            3,
+            [1, 2],
+            {"inputs": [], "outputs": []},
+            [{"input": "1"}],
+            None,
+            {"inputs": ["1"], "outputs": []},
+            ["assert f(1==2"],
+        ],
+    )
     def test_other_forms_are_refused(self, bad: object) -> None:
         with pytest.raises(ValueError, match="unit tests"):
             read_tests(bad)

@@ -45,6 +45,8 @@ def read_tests(given: Any, entry_point: str | None = None) -> Tests:
         tests = Tests(asserts=(text,), entry_point=entry_point)
     elif isinstance(given, Mapping) and {"inputs", "outputs"} <= set(given):
         name = given.get("fn_name") or entry_point
+        if len(given["inputs"]) != len(given["outputs"]):
+            raise ValueError(f"unit tests have {len(given['inputs'])} inputs and {len(given['outputs'])} outputs")
         pairs = list(zip(given["inputs"], given["outputs"], strict=True))
         tests = Tests(cases=tuple(map(_case, pairs))) if name is None else Tests((), tuple(_call(*pair) for pair in pairs), name)
     elif isinstance(given, Sequence) and all(isinstance(test, str) for test in given):
@@ -62,6 +64,11 @@ def read_tests(given: Any, entry_point: str | None = None) -> Tests:
         raise ValueError("unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions")
     if not len(tests):
         raise ValueError("there are no unit tests")
+    for test in tests.asserts:
+        try:
+            compile(test, "unit tests", "exec")
+        except (SyntaxError, ValueError) as error:
+            raise ValueError(f"one of the unit tests is no Python: {error}") from error
     return tests
 
 
