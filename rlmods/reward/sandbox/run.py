@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -79,15 +80,14 @@ def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: st
     """
     with ExitStack() as stack:
         calls, replies, results = (stack.enter_context(_pipe()) for _ in range(3))
-        solution = {"source": source, "calls": calls[0], "replies": replies[1], "mute": True}
-        serving = stack.enter_context(_Start("serve", solution, limits, pass_fds=(calls[0], replies[1])))
-        exam = {"tests": list(tests), "entry_point": entry_point, "calls": calls[1], "replies": replies[0], "results": results[1]}
+        ends = {"calls": calls[0], "replies": replies[1]}
+        serving = stack.enter_context(_Start("serve", {"source": source, "mute": True}, limits, ends=ends))
         serving.started()
-        judging = stack.enter_context(_Start("judge", exam, limits, pass_fds=(calls[1], replies[0], results[1])))
-        for end in (calls, replies, results[1:]):
-            for descriptor in end:
-                os.close(descriptor)
-        ran = judging.watch(stack.enter_context(os.fdopen(os.dup(results[0]), "rb")))
+        ends = {"calls": calls[1], "replies": replies[0], "results": results[1]}
+        judging = stack.enter_context(_Start("judge", {"tests": list(tests), "entry_point": entry_point}, limits, ends=ends))
+        for end in (*calls, *replies, results[1]):
+            end.close()
+        ran = judging.watch(results[0])
     passed = [line == "1" for line in ran.stdout.split("\n")[: len(tests)] if line]
     status: Status = "timeout" if ran.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
     return passed + [False] * (len(tests) - len(passed)), status
@@ -109,29 +109,32 @@ def _sweep() -> None:
 
 
 @contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for descriptor in ends:
-            with suppress(OSError):
-                os.close(descriptor)
+def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
+    """Both ends, as files: closing one that is closed does nothing, whoever has its number by then."""
+    reader, writer = os.pipe()
+    with FileIO(reader, "rb") as out, FileIO(writer, "wb") as into:
+        yield out, into
 
 
 class _Start:
     """A child process, gone at the end of the block whatever happens."""
 
-    def __init__(self, mode: str, job: Mapping[str, Any], limits: Limits, *, stdin: str = "", pass_fds: Sequence[int] = ()) -> None:
+    def __init__(
+        self, mode: str, job: Mapping[str, Any], limits: Limits, *, stdin: str = "", ends: Mapping[str, FileIO] | None = None
+    ) -> None:
+        """
+        Args:
+            ends: of pipes that the child gets, by the names under which its job has them.
+        """
         self.limits = limits
         self.stack = ExitStack()
         try:
-            self._start(mode, job, stdin, pass_fds)
+            self._start(mode, job, stdin, ends or {})
         except BaseException:
             self.stack.close()
             raise
 
-    def _start(self, mode: str, job: Mapping[str, Any], stdin: str, pass_fds: Sequence[int]) -> None:
+    def _start(self, mode: str, job: Mapping[str, Any], stdin: str, ends: Mapping[str, FileIO]) -> None:
         limits = self.limits
         self.deadline = time.monotonic() + START_TIMEOUT_S
         _sweep()
@@ -140,8 +143,9 @@ class _Start:
         packages = [path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if limits.packages]
         whole = {
             **job,
+            **{name: end.fileno() for name, end in ends.items()},
             "mode": mode,
-            "ready": ready,
+            "ready": ready.fileno(),
             "packages": list(dict.fromkeys(packages)),
             "readable": [*_readable(), *packages, folder] if limits.confined else None,
             "limits": {
@@ -162,10 +166,10 @@ class _Start:
             stderr=self.errors,
             cwd=folder,
             env={"HOME": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"},
-            pass_fds=(orders.fileno(), ready, *pass_fds),
+            pass_fds=(orders.fileno(), ready.fileno(), *(end.fileno() for end in ends.values())),
             start_new_session=True,
         )
-        os.close(ready)
+        ready.close()
         self.stack.callback(self._end)
 
     def started(self) -> None:
@@ -173,7 +177,7 @@ class _Start:
         with selectors.DefaultSelector() as selector:
             selector.register(self.ready, selectors.EVENT_READ)
             heard = selector.select(START_TIMEOUT_S)
-        if not heard or not os.read(self.ready, 1):
+        if not heard or not self.ready.read(1):
             self.process.kill()
             self.process.wait()
             raise RuntimeError(f"the sandbox did not start: {self._last_line() or f'exit status {self.process.returncode}'}")
