@@ -89,7 +89,7 @@ class HackingMonitor(Callback):
             self.first.append(reading)
         self.latest = [*self.latest, reading][-self.window :]
         now, name = average(self.latest), "accuracy" if self.gold is None else "gold"
-        self.course = [*self.course, *([reading[name]] if name in reading else [])]
+        self.course += [reading[name]] if name in reading else []
         now["noise"] = 4 * (2 / (self.window if self.gold is None else 1)) ** 0.5 * deviation(self.course)
         if name in now and now[name] >= self.best.get(name, float("-inf")) and len(self.latest) == self.window:
             self.best = now

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rlmods.reward.pool import shared
+from rlmods.reward.pool import failures, shared
 from rlmods.reward.sandbox.run import lacking
 from rlmods.reward.sandbox.tests import read_tests
 from rlmods.types import Prompt, Response, Scores, UserError
@@ -102,11 +102,7 @@ class Code:
         return Scores(
             values=shares if self.partial else [None if ok is None else float(ok) for ok in right],
             correct=right,
-            counts={
-                "timeouts": late,
-                "errors": sum(outcome.status == "error" for outcome in outcomes),
-                "without_code": len(rows) - len(asked),
-            },
+            counts=failures(outcomes) | {"timeouts": late, "without_code": len(rows) - len(asked)},
             columns={"passed": told, "extracted": sources},
         )
 
