@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rlmods.algo.comparison import assemble_comparison, mismatched
-from rlmods.algo.learner import Loss
 from rlmods.algo.offline import Offline, gathered
+from rlmods.algo.optimizer_steps import Loss
 from rlmods.algo.reference import Reference
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right

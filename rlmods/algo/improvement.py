@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from rlmods.aggregation import TokenMean
 from rlmods.algo import record
 from rlmods.algo.controllers import EntropyBonus
-from rlmods.algo.learner import Learner, Loss
+from rlmods.algo.learner import Learner
+from rlmods.algo.optimizer_steps import Loss
 from rlmods.algo.ptx import Stream
 from rlmods.algo.reference import Reference
 from rlmods.algo.replay import Replay

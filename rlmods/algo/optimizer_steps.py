@@ -1,0 +1,115 @@
+"""An optimizer step that is the same however its rows are cut: into microbatches, and over ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import clip_grad_norm_
+
+from rlmods.algo.batch import Batch
+from rlmods.metrics import Meter
+from rlmods.ops import pack
+from rlmods.policy.base import Policy
+from rlmods.schedule import Schedule
+from rlmods.types import Comparison, Experience, Totals, UserError
+
+Table = TypeVar("Table", Experience, Comparison)
+"""What an optimizer step consumes: rows that can be cut into microbatches."""
+Loss = Callable[[Any, Totals], Tensor]
+"""Share of some rows in the loss of the optimizer step: summed over microbatches and ranks it is the loss."""
+
+
+class OptimizerSteps(L.LightningModule):
+    """The half of a learner that turns rows into gradients and steps. A subclass says what the loss is and which networks it trains."""
+
+    policy: Policy
+    optimizer: Callable[..., torch.optim.Optimizer]
+    schedule: Schedule
+    batch: Batch
+    meter: Meter
+    seed: int
+    iteration: int
+    """Completed iterations."""
+    optimizer_steps: int
+    """Optimizer steps since the run began."""
+
+    # What a subclass says
+
+    def loss(self, micro: Any, totals: Totals) -> Tensor:
+        """Share of these rows in the loss of the optimizer step: summed over microbatches and ranks it is the loss."""
+        raise NotImplementedError(f"{type(self).__name__} does not say what its loss is")
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        """What is trained, the main one first."""
+        return {"policy": self.policy}
+
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """One a network, with settings of its own where it has any."""
+        return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
+
+    # The optimizer step
+
+    def update(self, batch: Experience | Comparison, *more: tuple[Experience | Comparison, Loss]) -> None:
+        """One optimizer step on these rows (of this rank), in microbatches of `token_budget` tokens; `more` rows add their losses."""
+        shares: list[tuple[Any, Loss]] = [(rows, loss) for rows, loss in ((batch, self.loss), *more)]
+        counts = [self.across_ranks(rows.counts) for rows, _ in shares]
+        empty = not any(count[0] for count in counts)
+        self.meter.mean("train/skipped_steps", float(empty))
+        if empty:
+            return
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True):
+            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
+            for micro, _ in self.microbatches(rows):
+                # DDP and FSDP average gradients over ranks; the totals are global already.
+                self.manual_backward(loss(micro, totals) * self.trainer.world_size)
+        for i, (name, network) in enumerate(self.networks.items()):
+            norm = clip_grad_norm_(network.parameters(), self.batch.max_norm)
+            if not torch.isfinite(norm):
+                raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
+            self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm)
+        optimizer.step()
+        self.optimizer_steps += 1
+
+    def minibatches(self, num_rows: int) -> list[Tensor]:
+        """Row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
+        orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
+        return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+
+    def generator(self, purpose: int) -> torch.Generator:
+        """Random numbers that depend on seed, iteration and `purpose` alone."""
+        return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
+
+    def microbatches(self, batch: Table) -> Iterator[tuple[Table, Tensor]]:
+        """Rows cut by token budget, longest first, and their indices in the batch.
+
+        Every rank yields equally many, as sharded forwards wait for each other; those that fill up have no loss and no indices.
+        """
+        chunks = pack(batch.sizes, self.batch.token_budget)
+        for i in range(int(self.across_ranks(torch.tensor(len(chunks)), "max"))):
+            if i < len(chunks):
+                yield batch.select(chunks[i]).trim(), chunks[i]
+            else:
+                yield batch.select(chunks[-1]).trim().silent(), chunks[-1][:0]
+
+    def across_ranks(self, x: Tensor, op: str = "sum") -> Tensor:
+        """Reduced over ranks, in float64 so that counts stay exact."""
+        x = x.to(self.device, torch.float64)
+        if self.trainer.world_size == 1:
+            return x
+        return self.trainer.strategy.reduce(x, reduce_op=op)
+
+    @property
+    def max_iterations(self) -> int:
+        return int(self.trainer.max_iterations)  # type: ignore[attr-defined]
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.parameter_groups())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: self.schedule(i, self.max_iterations))
+        return [optimizer], [schedule]
