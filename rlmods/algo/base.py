@@ -208,10 +208,13 @@ class PolicyGradient(Improvement):
 
     # The checkpoint
 
+    @property
+    def shares(self) -> dict[str, Any]:
+        return super().shares | {"pool": self.pool}
+
     def state(self) -> dict[str, Any]:
-        return super().state() | {"draws": self.draws, "pool": self.pool.state()}
+        return super().state() | {"draws": self.draws}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
         self.draws = state["draws"]
-        self.pool.load_state(state["pool"])

@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from rlmods.algo.comparison import assemble_comparison, mismatched
-from rlmods.algo.offline import Offline, gathered
+from rlmods.algo.offline import Offline
 from rlmods.algo.optimizer_steps import Loss
 from rlmods.algo.reference import Reference
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.base import Policy
 from rlmods.preference.terms import imitation
+from rlmods.sharding import gathered
 from rlmods.types import Comparison, Experience, Prompt, Totals, UserError
 
 

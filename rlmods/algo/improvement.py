@@ -21,6 +21,7 @@ from rlmods.critic.loss import value_loss
 from rlmods.critic.shared import ValueHead
 from rlmods.policy.base import Policy, Scored
 from rlmods.protocols import KL, Aggregation, Ratio
+from rlmods.sharding import is_sharded
 from rlmods.types import Experience, Prompt, Totals, UserError
 
 REPLAY = 1_000_000
@@ -171,7 +172,7 @@ class Improvement(Learner):
         def loss(micro: Experience, totals: Totals) -> Tensor:
             found = self.ptx_coefficient * self.stream.loss(self.policy, self.meter, micro, totals)
             # DDP waits for the gradient of every parameter, and this loss has none of the critic's.
-            unused = () if self.critic is None else self.critic.parameters()
+            unused = () if self.critic is None or is_sharded(self.critic) else self.critic.parameters()
             return found + sum((p.sum() * 0.0 for p in unused), torch.zeros_like(found))
 
         return [(rows, loss)]

@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.judged import by_prompt
-from rlmods.algo.offline import gathered
 from rlmods.algo.refresh import Refresh
 from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
+from rlmods.sharding import gathered
 from rlmods.types import Response, UserError
 
 REFRESH = 1_000_001

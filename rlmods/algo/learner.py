@@ -19,6 +19,7 @@ from rlmods.evaluation import Validation
 from rlmods.metrics import Meter, peak_memory_mb
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
+from rlmods.sharding import gathered
 from rlmods.types import Prompt
 
 
@@ -75,7 +76,7 @@ class Learner(OptimizerSteps):
         return {}
 
     def export(self, folder: Path) -> None:
-        """Write what was trained as a plain Hugging Face directory."""
+        """Write what was trained as a plain Hugging Face directory. For every rank; the first one writes."""
         self.policy.export(folder)
 
     @property
@@ -159,7 +160,7 @@ class Learner(OptimizerSteps):
     # The checkpoint
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs beyond what Lightning saves: plain values and tensors only."""
+        """What a resumed run needs beyond what Lightning saves, the same on every rank: plain values and tensors only."""
         counts = {name: getattr(self, name) for name in ("iteration", "optimizer_steps", "response_tokens")}
         return counts | {"reference": self.reference.state_dict(), "controllers": {n: x.state_dict() for n, x in self.controllers.items()}}
 
@@ -169,8 +170,17 @@ class Learner(OptimizerSteps):
         for name, part in self.controllers.items():
             part.load_state_dict(state["controllers"][name])
 
+    @property
+    def shares(self) -> dict[str, Any]:
+        """What each rank has of its own: parts with `share()`, plain values, and `load_shares(of all ranks, rank, number of ranks)`."""
+        return {name: part for name, part in self.controllers.items() if hasattr(part, "share")}
+
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["rlmods"] = self.state()
+        mine = {name: part.share() for name, part in self.shares.items()}
+        checkpoint["rlmods"] = self.state() | {"ranks": gathered(mine)}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.load_state(checkpoint["rlmods"])
+        ranks = checkpoint["rlmods"]["ranks"]
+        for name, part in self.shares.items():
+            part.load_shares([rank[name] for rank in ranks], self.global_rank, self.trainer.world_size)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import torch
-import torch.distributed as dist
 
 from rlmods.algo.learner import Learner
 from rlmods.types import Comparison, Experience, Prompt
-
-T = TypeVar("T")
 
 
 class Offline(Learner):
@@ -53,12 +50,3 @@ class Offline(Learner):
             return {}
         mine = prompts[self.global_rank :: self.trainer.world_size]
         return self.measure(self.rows(mine) if mine else self.rows(prompts[:1]).silent())
-
-
-def gathered(x: T) -> list[T]:
-    """What every rank has, by rank."""
-    if not (dist.is_available() and dist.is_initialized()):
-        return [x]
-    parts: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(parts, x)
-    return parts

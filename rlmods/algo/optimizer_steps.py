@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import lightning as L
@@ -11,10 +12,12 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.batch import Batch
+from rlmods.algo.reference import Reference
 from rlmods.metrics import Meter
 from rlmods.ops import pack
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
+from rlmods.sharding import is_sharded, whole_tensor
 from rlmods.types import Comparison, Experience, Totals, UserError
 
 Table = TypeVar("Table", Experience, Comparison)
@@ -27,6 +30,7 @@ class OptimizerSteps(L.LightningModule):
     """The half of a learner that turns rows into gradients and steps. A subclass says what the loss is and which networks it trains."""
 
     policy: Policy
+    reference: Reference
     optimizer: Callable[..., torch.optim.Optimizer]
     schedule: Schedule
     batch: Batch
@@ -64,18 +68,27 @@ class OptimizerSteps(L.LightningModule):
             return
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
-        for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True):
-            totals = Totals(tokens.clamp(min=1), sequences.clamp(min=1))
-            for micro, _ in self.microbatches(rows):
+        parts = [
+            (micro, loss, Totals(tokens.clamp(min=1), sequences.clamp(min=1)))
+            for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True)
+            for micro, _ in self.microbatches(rows)
+        ]
+        for i, (micro, loss, totals) in enumerate(parts):
+            with self.summed_over_ranks(i == len(parts) - 1):
                 # DDP and FSDP average gradients over ranks; the totals are global already.
                 self.manual_backward(loss(micro, totals) * self.trainer.world_size)
         for i, (name, network) in enumerate(self.networks.items()):
-            norm = clip_grad_norm_(network.parameters(), self.batch.max_norm)
+            norm = whole_tensor(clip_grad_norm_(network.parameters(), self.batch.max_norm))
             if not torch.isfinite(norm):
                 raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
             self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm)
         optimizer.step()
         self.optimizer_steps += 1
+
+    def summed_over_ranks(self, last: bool) -> AbstractContextManager[Any]:
+        """DDP sends gradients once, with the last microbatch; FSDP, which has no room for whole ones, with each."""
+        block = getattr(self.trainer.strategy, "block_backward_sync", None)
+        return nullcontext() if last or block is None else block()
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
         """Row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
@@ -108,6 +121,14 @@ class OptimizerSteps(L.LightningModule):
     @property
     def max_iterations(self) -> int:
         return int(self.trainer.max_iterations)  # type: ignore[attr-defined]
+
+    def configure_model(self) -> None:
+        """Cut the networks where the strategy shards, the reference among them. Lightning calls it before it makes the optimizer."""
+        strategy: Any = self.trainer.strategy
+        if hasattr(strategy, "shard"):
+            for network in (*self.networks.values(), *self.reference.networks):
+                if not is_sharded(network):
+                    strategy.shard(network)
 
     def configure_optimizers(self) -> Any:
         optimizer = self.optimizer(self.parameter_groups())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from rlmods.algo.shares import dealt_rows, share
 from rlmods.types import Experience
 
 
@@ -49,12 +51,12 @@ class Pool:
         """Forget what was rejected."""
         self.rejected = None
 
-    def state(self) -> dict[str, Any] | None:
-        """Plain tensors, for the checkpoint."""
-        return None if self.kept is None or not len(self.kept) else self.kept.trim().to("cpu").tensors()
+    def share(self) -> dict[str, Any]:
+        """What waits on this rank."""
+        return share(self.kept)
 
-    def load_state(self, state: dict[str, Any] | None) -> None:
-        self.kept = None if state is None else Experience(**state)
+    def load_shares(self, ranks: Sequence[Mapping[str, Any]], rank: int, num_ranks: int) -> None:
+        self.kept = dealt_rows(ranks, rank, num_ranks)
 
     def to(self, device: torch.device) -> None:
         """Move what waits, after a checkpoint was read on the CPU."""

@@ -14,10 +14,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rlmods.aggregation import TokenMean
 from rlmods.algo.experience import assemble
 from rlmods.algo.measures import auc
-from rlmods.algo.offline import gathered
 from rlmods.algo.scalar import Scalar
 from rlmods.metrics import Meter
 from rlmods.reward.process import tokens_at
+from rlmods.sharding import gathered
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 

@@ -9,6 +9,7 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.policy.fingerprint import fingerprint
+from rlmods.sharding import full_state, load_full_state
 from rlmods.types import UserError
 
 
@@ -40,6 +41,11 @@ class Reference:
         self.policy = None
 
     @property
+    def networks(self) -> list[Policy]:
+        """What it takes to ask it beside the policy, for those who shard it."""
+        return [] if self.policy is None else [self.policy]
+
+    @property
     def moves(self) -> bool:
         """Whether it follows the policy."""
         return self.policy is not None and self.every is not None
@@ -51,7 +57,7 @@ class Reference:
             self().load_state_dict(learner.policy.state_dict())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"origin": self.origin} | ({"weights": self().state_dict()} if self.moves else {})
+        return {"origin": self.origin} | ({"weights": full_state(self())} if self.moves else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """
@@ -59,6 +65,6 @@ class Reference:
             UserError: the policy that training starts from is another one than it was.
         """
         if self.moves:
-            self().load_state_dict(state["weights"])
+            load_full_state(self(), state["weights"])
         elif self.origin is not None and state.get("origin", self.origin) != self.origin:
             raise UserError("the reference is where training began, and policy= is not that any more: give the policy as it was then")

@@ -11,6 +11,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.comparison import assemble_comparison, scored
 from rlmods.algo.judged import judged
+from rlmods.algo.shares import dealt
 from rlmods.metrics import Meter
 from rlmods.ops import pack
 from rlmods.pairs import better, gaps, right
@@ -119,13 +120,19 @@ class Refresh:
         """It moves at the end of a round."""
 
     def state_dict(self) -> dict[str, Any]:
-        found = {"fresh": [asdict(row) for row in self.fresh], "history": [asdict(row) for row in self.history], "trained": self.trained}
+        found = {"history": [asdict(row) for row in self.history], "trained": self.trained}
         weights = [network.state_dict() for network in self.networks()] if self.trained else []
         return found | {"networks": weights, "offsets": [network.facts["offset"] for network in self.networks()] if self.trained else []}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.fresh, self.history = ([Prompt(**row) for row in state[name]] for name in ("fresh", "history"))
-        self.trained = state["trained"]
+        self.history, self.trained = [Prompt(**row) for row in state["history"]], state["trained"]
         for network, weights, offset in zip(self.networks() if self.trained else (), state["networks"], state["offsets"], strict=True):
             network.load_state_dict(weights)
             network.facts["offset"] = offset
+
+    def share(self) -> list[dict[str, Any]]:
+        """Rankings that wait for the end of the round."""
+        return [asdict(row) for row in self.fresh]
+
+    def load_shares(self, ranks: Sequence[Sequence[Mapping[str, Any]]], rank: int, num_ranks: int) -> None:
+        self.fresh = [Prompt(**row) for row in dealt(ranks, rank, num_ranks)]

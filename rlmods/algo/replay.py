@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from rlmods.algo.shares import dealt_rows, share
 from rlmods.types import Experience
 
 
@@ -45,8 +45,15 @@ class Replay:
     def adapt(self, metrics: Mapping[str, float]) -> None:
         """It moves with the rows, not with metrics."""
 
-    def state_dict(self) -> dict[str, Tensor | None] | dict[str, Any]:
-        return {} if self.rows is None or not len(self.rows) else dict(self.rows.trim().to("cpu").tensors())
+    def state_dict(self) -> dict[str, Any]:
+        """Nothing that ranks have in common."""
+        return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.rows = Experience(**state) if state else None
+        pass
+
+    def share(self) -> dict[str, Any]:
+        return share(self.rows)
+
+    def load_shares(self, ranks: Sequence[Mapping[str, Any]], rank: int, num_ranks: int) -> None:
+        self.rows = dealt_rows(ranks, rank, num_ranks)

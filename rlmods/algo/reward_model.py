@@ -10,11 +10,11 @@ from torch import Tensor
 
 from rlmods.algo.comparison import assemble_comparison, scored
 from rlmods.algo.measures import auc, calibration_error, correlation
-from rlmods.algo.offline import gathered
 from rlmods.algo.scalar import Scalar
 from rlmods.metrics import Meter
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.scalar import POOLINGS
+from rlmods.sharding import gathered
 from rlmods.types import Comparison, Prompt, Totals, UserError
 
 

@@ -39,8 +39,7 @@ class Summary(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         finished = pl_module.iteration >= pl_module.max_iterations
-        if trainer.is_global_zero:
-            pl_module.export(self.directory.export)
+        pl_module.export(self.directory.export)
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
         if trainer.is_global_zero:
             known = {name: value for name, value in self.accuracy.items() if value is not None}

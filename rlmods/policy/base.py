@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.policy.text import Speaks, eos_ids
+from rlmods.sharding import full_state, is_first
 from rlmods.types import UserError
 
 LOGITS_PER_CHUNK = 2**26
@@ -35,6 +36,9 @@ class Policy(Speaks, nn.Module):
     Old, new and reference log-probabilities all come from `forward`, so they differ by parameters and by nothing else. Dropout is
     off in all of them: it is zeroed in the live configuration and put back into the one that is exported.
     """
+
+    forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
+    """Ways into the network beside `forward`, for those who shard it."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -113,19 +117,30 @@ class Policy(Speaks, nn.Module):
             logits = cap * torch.tanh(logits / cap)
         return logits
 
+    def next_logits(self, ids: Int[Tensor, "N T"], **context: Any) -> Float[Tensor, "N V"]:
+        """What comes after the last column. `context`: attention mask, positions and cache, as transformers takes them."""
+        logits: Tensor = self.model(input_ids=ids, logits_to_keep=1, **context).logits[:, -1]
+        return logits
+
+    @torch.no_grad()
+    def gather(self) -> None:
+        """Run once through every weight, which brings those of a sharded network together."""
+        self.next_logits(torch.zeros(1, 1, dtype=torch.long, device=self.device), use_cache=False)
+
     def frozen_copy(self) -> Policy:
         """A reference: same weights now, no gradient ever."""
         twin = copy.deepcopy(self)
         return twin.requires_grad_(False).eval()
 
-    def export(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
+    def export(self, folder: Path) -> None:
         """Write a plain Hugging Face directory: weights, configuration with its dropout, generation config, tokenizer, chat template.
 
-        `state`: full weights of `self.model`, where this copy of them is sharded.
-        """
-        with dropout_restored(self.model, self.dropout):
-            self.model.save_pretrained(folder, state_dict=state)
-        self.tokenizer.save_pretrained(folder)
+        For every rank; the first one writes."""
+        state = full_state(self.model)
+        if is_first():
+            with dropout_restored(self.model, self.dropout):
+                self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
 
 
 def _scatter(x: Tensor, mask: Tensor) -> Tensor:

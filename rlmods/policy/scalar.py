@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations, dropout_restored, without_dropout
 from rlmods.policy.text import Speaks, eos_ids
+from rlmods.sharding import full_state, is_first
 from rlmods.types import UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -161,10 +162,12 @@ class ScalarModel(Speaks, nn.Module):
         return scalar
 
     def export(self, folder: Path) -> None:
-        """Write the Hugging Face directory."""
-        with dropout_restored(self.model, self.dropout):
-            self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        """Write the Hugging Face directory. For every rank; the first one writes."""
+        state = full_state(self.model)
+        if is_first():
+            with dropout_restored(self.model, self.dropout):
+                self.model.save_pretrained(folder, state_dict=state)
+            self.tokenizer.save_pretrained(folder)
 
     @staticmethod
     def load(source: str | Path) -> ScalarModel:

@@ -125,8 +125,7 @@ class _Context:
     def _forward(self, ids: Tensor, position: Tensor) -> Tensor:
         mask = self.mask[:, : self.seen].long() if self.padded else None  # attention has a faster path without a mask
         kwargs = {"attention_mask": mask, "position_ids": position, "past_key_values": self.cache, "use_cache": True}
-        logits: Tensor = self.policy.model(input_ids=ids, logits_to_keep=1, **kwargs).logits[:, -1]
-        return logits
+        return self.policy.next_logits(ids, **kwargs)
 
 
 def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import torch
 from rlmods.policy.base import Policy
 from rlmods.rollout.decode import OnStep, decode, sampling_mode
 from rlmods.rollout.draw import uniforms
+from rlmods.sharding import whole
 from rlmods.types import Prompt, Response, UserError
 
 
@@ -76,7 +77,7 @@ class Local:
         share = max(1, self.batch_size // samples)
         found: dict[int, list[Response]] = {}
         report = self._report(len(prompts) * samples)
-        with sampling_mode(self._policy):
+        with sampling_mode(self._policy), whole(self._policy):
             for start in range(0, len(order), share):
                 batch = order[start : start + share]
                 said = self._answers(self._policy, [questions[i] for i in batch], samples, iteration, report)

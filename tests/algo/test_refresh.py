@@ -164,6 +164,7 @@ class TestRefresh:
         run(kept)
         kept.observe(groups(*QUESTIONS[6:9]), Meter())
         other.load_state_dict(kept.state_dict())
+        other.load_shares([kept.share()], rank=0, num_ranks=1)
         assert (other.fresh, other.history) == (kept.fresh, kept.history)
         assert networks[0].facts["offset"] == networks[1].facts["offset"] != 0
         assert run(kept, seed=3) == run(other, seed=3)

@@ -1,46 +1,56 @@
-"""Two ranks take the step that one takes: denominators are global, and no rank waits for a gradient that never comes."""
+"""Two ranks take the steps that one takes: denominators are global, and no rank waits for another that has done."""
 
 from __future__ import annotations
 
-import os
-import socket
-import subprocess
-import sys
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from .two_ranks import made
-from .worlds import fit
+from tests import ranks
+
+from .two_ranks import STRATEGIES, trained
+
+pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("critic", ["separate", "shared"])
-def test_one_step_is_the_same(critic: str, tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "GROUP_RANK": "0"}
-    ranks = []
-    for rank in ("0", "1"):
-        own = {"RANK": rank, "LOCAL_RANK": rank, "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"}
-        command = [sys.executable, "-W", "ignore", "-m", "tests.algo.two_ranks", str(tmp_path / "out.pt"), critic]
-        ranks.append(subprocess.Popen(command, env=os.environ | shared | own, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL))
-    try:
-        for process in ranks:
-            _, said = process.communicate(timeout=180)
-            assert process.returncode == 0, said.decode()[-3000:]
-    finally:
-        for process in ranks:
-            process.kill()
-    two = torch.load(tmp_path / "out.pt", weights_only=True)
-    alone, before = made(critic), made(critic).state_dict()
-    [row] = fit(alone, 1)
-    moved = 0.0
-    for name, weight in alone.state_dict().items():
-        torch.testing.assert_close(two["weights"][name], weight, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
-        moved = max(moved, float((weight - before[name]).abs().max()))
-    assert moved > 1e-3
-    for name in ("train/reward", "train/kl_ref", "train/ptx_loss", "train/value_loss", "train/grad_norm", "train/response_tokens"):
-        assert two["row"][name] == pytest.approx(row[name], rel=1e-4, abs=1e-6), name
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """One process, by case, as far as asked for."""
+    return {}
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[str, Any]]:
+    """Both ranks, by strategy and case."""
+
+    @cache
+    def run(strategy: str) -> dict[str, Any]:
+        out = tmp_path_factory.mktemp(strategy) / "out.pt"
+        ranks.run("tests.algo.two_ranks", [str(out), strategy], timeout_s=540)
+        found: dict[str, Any] = torch.load(out, weights_only=True)
+        return found
+
+    return run
+
+
+@pytest.mark.parametrize(("strategy", "case"), [(name, case) for name, (_, cases) in STRATEGIES.items() for case in cases])
+def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[str, Any], tmp_path: Path) -> None:
+    if case not in alone:
+        alone[case] = trained(case, tmp_path)
+    one, two = alone[case], together(strategy)[case]
+    assert two["said"] == one["said"]
+    assert two["weights"].keys() == one["weights"].keys()
+    moved = {name: float((weight - one["before"][name]).abs().max()) for name, weight in one["weights"].items()}
+    assert max(moved.values()) > 1e-4
+    for name, weight in one["weights"].items():
+        torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+    assert [sorted(row) for row in two["rows"]] == [sorted(row) for row in one["rows"]]
+    for mine, theirs in zip(one["rows"], two["rows"], strict=True):
+        for name, value in mine.items():
+            if (case, name) == ("dpo precomputed", "train/pair_accuracy"):
+                continue  # before the first step nothing is preferred: the sign of a rounding error
+            assert theirs[name] == pytest.approx(value, rel=1e-4, abs=2e-6), name

@@ -1,42 +1,121 @@
-"""One iteration of PPO with a critic and a PTX stream, on however many ranks the environment says: `python -m tests.algo.two_ranks OUT`."""
+"""Two optimizer steps of every algorithm on as many ranks as there are: `python -m tests.algo.two_ranks OUT STRATEGY`."""
 
 from __future__ import annotations
 
+import os
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from typing import Any
 
+import lightning as L
 import torch
-from lightning.pytorch.strategies import DDPStrategy
 
-from rlmods.advantage import GAE
-from rlmods.algo import PPO, Batch
-from rlmods.critic import Separate, Shared
-from rlmods.kl import Penalty
+from rlmods import sharding
+from rlmods import trainer as trainers
+from rlmods.data.loader import PromptLoader
+from rlmods.main import quiet
+from rlmods.strategy import DDP, FSDP2
+from rlmods.types import Prompt, Response, Scores
+from tests.algo.worlds import Log
+from tests.test_compose import ALGORITHMS, alone, plan
 
-from .worlds import SPLITS, fit, learner
+ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
+ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
+SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
+OTHERS: dict[str, tuple[str, ...]] = {
+    **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
+    "dapo two validations": ("algo=dapo", *ONLINE, "validation.samples=3"),
+    "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
+    "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
+    "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
+    "ppo imitating": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.ptx_rows=5", "algo.normalize_reward=true"),
+    "ppo shared imitating": ("algo=ppo", *ONLINE, "critic=shared", "algo.ptx_coefficient=0.5"),
+    "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
+    "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
+    **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
+    "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
+    "reward_model ranking": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4"),
+}
 
 
-def made(critic: str = "separate", **change):
-    """Plain gradient descent, so that weights tell what the gradient was."""
-    settings = {
-        "advantage": GAE(whiten=True),
-        "critic": {"separate": Separate(), "shared": Shared()}[critic],
-        "kl": Penalty("k1", 0.1, "reward"),
-        "optimizer": partial(torch.optim.SGD, lr=0.1),
-        "batch": Batch(prompts=6, samples=3, token_budget=64),
-        "ptx_prompts": list(SPLITS.train),
-        "ptx_coefficient": 0.5,
-        "ptx_rows": 5,
-        "normalize_reward": True,
-        "reward": lambda responses: [float(len(r.tokens)) for r in responses],
-    }
-    return learner(PPO, **settings | change)
+def typed(case: str, folder: Path) -> list[str]:
+    """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
+    if case in OTHERS:
+        return [*OTHERS[case], *SMALL]
+    made = plan(*alone(case, folder))
+    size = ONLINE if made.algorithm.samples_responses else ROWS
+    own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
+    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in made.algorithm.groups]
+    return [*alone(case, folder), *sizes, *SMALL, *own]
+
+
+CASES = [*ALGORITHMS, *OTHERS]
+ORDERS = [
+    "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
+    "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
+    "dpo precomputed", "sft packed",
+]  # fmt: skip
+"""Cases that differ in which forwards come when, and not only in what a part computes."""
+THOROUGH = "RLMODS_THOROUGH" in os.environ
+"""Set it to shard every case."""
+STRATEGIES: dict[str, tuple[Any, list[str]]] = {"ddp": (DDP, CASES), "fsdp": (FSDP2, CASES if THOROUGH else ORDERS)}
+"""Where a case runs on two ranks."""
+
+
+class Abstains:
+    """No reward for some prompts: their rows carry no loss."""
+
+    needs_group = False
+
+    def __init__(self, reward: Any, without: Sequence[Prompt]) -> None:
+        self.reward, self.without = reward, {prompt.id for prompt in without}
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        scores: Scores = self.reward(responses)
+        kept = [None if r.prompt.id in self.without else value for r, value in zip(responses, scores.values, strict=True)]
+        return replace(scores, values=kept)
+
+
+class Tape(L.Callback):
+    """What was sampled, on every rank."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Any) -> None:
+        mine = [(row["id"], row["response"], tuple(row["tokens"])) for row in learner.samples]
+        self.said += sorted(row for rank in sharding.gathered(mine) for row in rank)
+
+
+def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
+    """Weights, metrics and samples of one iteration of plain gradient descent: weights then tell what the gradient was."""
+    quiet()
+    made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
+    learner: Any = made.learner()
+    learner.optimizer = partial(torch.optim.SGD, lr=0.2)
+    if case == "dapo one rank masked":
+        share = next(iter(PromptLoader(made.splits.train, made.batch.prompts, made.config.seed, rank=1, world_size=2)))
+        learner.reward = Abstains(learner.reward, share)
+    log, tape = Log(), Tape()
+    options = {"accelerator": "cpu", "devices": 1, **options}
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    trainer = trainers.build(max_iterations=1, callbacks=[tape], loggers=[log], **options)
+    trainer.fit(learner, datamodule=made.data())
+    rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows]
+    weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
+    return {"weights": weights, "before": before, "rows": rows, "said": tape.said}
 
 
 if __name__ == "__main__":
-    out, critic = sys.argv[1:]
-    trained = made(critic)
-    rows = fit(trained, 1, devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
-    if trained.global_rank == 0:
-        row = {name: value for name, value in rows[0].items() if name.startswith("train/")}
-        torch.save({"weights": trained.state_dict(), "row": row}, out)
+    out, name, *given = sys.argv[1:]
+    strategy, cases = STRATEGIES[name]
+    results: dict[str, Any] = {}
+    for case in given or cases:
+        folder = Path(out).parent / case.replace(" ", "_")
+        results[case] = trained(case, folder, devices=2, strategy=strategy())
+        print(case, flush=True)
+    if sharding.is_first():
+        torch.save(results, out)
