@@ -14,6 +14,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
+from rlmods import strategy
 from rlmods.algo import Batch, Learner, PolicyGradient
 from rlmods.data import PromptModule, Splits
 from rlmods.evaluation import Validation
@@ -94,6 +95,7 @@ class Plan:
             made: L.Trainer = build(callbacks=[*callbacks, *extra_callbacks], loggers=[*loggers, *extra_loggers])
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
+        strategy.check(made.strategy)
         return made
 
 
@@ -174,6 +176,7 @@ def _check_trainer(config: DictConfig) -> None:
     for key in config.trainer:
         if key not in known:
             raise UserError(f"unknown key trainer.{key}: known are max_iterations and what lightning.Trainer takes")
+    strategy.check_settings(config.trainer.get("strategy"))
 
 
 def label(algorithm: type[Learner], name: str, choices: Mapping[str, str], overrides: Iterable[str] = ()) -> str:

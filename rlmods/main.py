@@ -23,6 +23,7 @@ from rlmods.callbacks.table import show_plan
 from rlmods.overrides import explain_override
 from rlmods.plugins import explain
 from rlmods.run import RunDir
+from rlmods.strategy import check_resume
 from rlmods.types import UserError
 
 QUIET = (
@@ -91,6 +92,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     learner = plan.learner()
     directory = RunDir.open(config)
     trainer = plan.trainer([Summary(directory, plan.label, plan.choices)], [JsonlLogger(directory.metrics, directory.iteration)])
+    check_resume(trainer.strategy, directory.checkpoint)
     show_plan(plan, learner, directory)
     trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
     return learner

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
@@ -112,3 +112,33 @@ class FSDP2(ModelParallelStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # none of a folder
             sharding.load_optimizer_state(optimizer, state)
+
+
+def check_settings(strategy: Any) -> None:
+    """
+    Raises:
+        UserError: the configuration names FSDP1.
+    """
+    named = strategy if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
+    if named.startswith("fsdp") or named.endswith("FSDPStrategy"):
+        raise UserError("trainer.strategy is FSDP1, which knows one forward and one backward a step: type trainer=fsdp (FSDP2)")
+
+
+def check(strategy: Any) -> None:
+    """
+    Raises:
+        UserError: the learners cannot run on it.
+    """
+    if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy):
+        raise UserError(f"trainer.strategy: {type(strategy).__name__} is not supported: type trainer=ddp or trainer=fsdp")
+    if getattr(strategy, "_start_method", "popen") != "popen":
+        raise UserError("trainer.strategy starts ranks by fork or spawn, which a run cannot be sent through: type trainer=ddp")
+
+
+def check_resume(strategy: Any, checkpoint: Path | None) -> None:
+    """
+    Raises:
+        UserError: the checkpoint is in shards, and the strategy reads none.
+    """
+    if checkpoint is not None and checkpoint.is_dir() and not isinstance(strategy, ModelParallelStrategy):
+        raise UserError(f"{checkpoint} is in shards: type trainer=fsdp, with trainer.devices=1 or more")
