@@ -94,5 +94,10 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     trainer = plan.trainer([Summary(directory, plan.label, plan.choices)], [JsonlLogger(directory.metrics, directory.iteration)])
     check_resume(trainer.strategy, directory.checkpoint)
     show_plan(plan, learner, directory)
-    trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
+    try:
+        trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
+    except RuntimeError as error:
+        if lost := getattr(trainer, "lost", None):
+            raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
+        raise
     return learner

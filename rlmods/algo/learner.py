@@ -62,6 +62,7 @@ class Learner(OptimizerSteps):
         self.iteration, self.optimizer_steps, self.response_tokens = 0, 0, 0
         self.meter = Meter()
         self.seconds: Counter[str] = Counter()
+        self.stage, self.place = "start", 0
         self.samples: list[dict[str, Any]] = []
 
     # What a subclass says
@@ -129,7 +130,8 @@ class Learner(OptimizerSteps):
     def validate(self) -> None:
         """Grade the held-out prompts; nothing it draws touches training."""
         metrics, rows = dict[str, float](), list[dict[str, Any]]()
-        with self.trainer.precision_plugin.forward_context():  # the first one too, where no training step has opened it
+        # The first one too, where no training step has opened the context.
+        with self.at("validation"), self.trainer.precision_plugin.forward_context():
             if self.rollout is not None:
                 metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
             metrics |= self.held_out()
@@ -154,8 +156,16 @@ class Learner(OptimizerSteps):
     def timed(self, stage: str) -> Iterator[None]:
         """Add the wall time of the block to `time/<stage>_s`."""
         start = time.perf_counter()
-        yield
+        with self.at(stage):
+            yield
         self.seconds[stage] += time.perf_counter() - start  # type: ignore[assignment]
+
+    @contextmanager
+    def at(self, stage: str) -> Iterator[None]:
+        """Where this rank is, for those who wait for it."""
+        before, self.stage, self.place = self.stage, stage, self.place + 1
+        yield
+        self.stage, self.place = before, self.place + 1
 
     # The checkpoint
 

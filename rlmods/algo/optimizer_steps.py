@@ -38,6 +38,8 @@ class OptimizerSteps(L.LightningModule):
     seed: int
     iteration: int
     """Completed iterations."""
+    place: int
+    """Stages and microbatches so far: every rank takes the same course."""
     optimizer_steps: int
     """Optimizer steps since the run began."""
 
@@ -106,6 +108,7 @@ class OptimizerSteps(L.LightningModule):
         """
         chunks = pack(batch.sizes, self.batch.token_budget)
         for i in range(int(self.across_ranks(torch.tensor(len(chunks)), "max"))):
+            self.place += 1
             if i < len(chunks):
                 yield batch.select(chunks[i]).trim(), chunks[i]
             else:

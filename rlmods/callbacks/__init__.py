@@ -6,5 +6,6 @@ from rlmods.callbacks.jsonl import JsonlLogger
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
 from rlmods.callbacks.summary import Summary
+from rlmods.callbacks.watchdog import Watchdog
 
-__all__ = ["HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary"]
+__all__ = ["HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary", "Watchdog"]

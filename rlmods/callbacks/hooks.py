@@ -23,7 +23,7 @@ class Iterating(Protocol):
 
 
 class Hooks(Protocol):
-    """Implement either, both or none."""
+    """Implement any of them, or none."""
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
         """After each iteration, with what is logged for it."""
@@ -31,4 +31,8 @@ class Hooks(Protocol):
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
         """After each evaluation, with its metrics and graded responses."""
+        ...
+
+    def on_lost_rank(self, trainer: Trainer, learner: Any, why: str) -> None:
+        """Another rank is gone or hangs, and this process is about to end. From a thread of its own: no collectives."""
         ...

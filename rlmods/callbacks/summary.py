@@ -52,6 +52,9 @@ class Summary(L.Callback):
         kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"
         self._write(trainer, pl_module, " ".join(kind.split()))
 
+    def on_lost_rank(self, trainer: L.Trainer, pl_module: Any, why: str) -> None:
+        self._write(trainer, pl_module, f"failed: {why}")
+
     def _write(self, trainer: L.Trainer, learner: Any, exit: str) -> None:
         if not trainer.is_global_zero:
             return
