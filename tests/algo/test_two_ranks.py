@@ -12,7 +12,7 @@ import torch
 
 from tests import ranks
 
-from .two_ranks import STRATEGIES, trained
+from .two_ranks import STRATEGIES, THOROUGH, trained
 
 pytestmark = pytest.mark.slow
 
@@ -54,3 +54,8 @@ def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[
             if (case, name) == ("dpo precomputed", "train/pair_accuracy"):
                 continue  # before the first step nothing is preferred: the sign of a rounding error
             assert theirs[name] == pytest.approx(value, rel=1e-4, abs=2e-6), name
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_no_shape_makes_a_rank_wait(strategy: str) -> None:
+    ranks.run("tests.algo.random_shapes", ["50" if THOROUGH else "5", "0", strategy], timeout_s=540)
