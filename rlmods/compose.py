@@ -25,7 +25,7 @@ from rlmods.reward import WeightedSum
 from rlmods.rules import RULES
 from rlmods.types import Prompt, UserError
 
-PARTS = ("rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl", "ratio", "aggregation")
+PARTS = ("router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl", "ratio", "aggregation")
 """Groups whose options are made into parts and given to the algorithm that names them."""
 BLOCKS = {"batch": Batch, "validation": Validation}
 """Settings that are not swapped, only set."""
@@ -181,8 +181,9 @@ def _check_trainer(config: DictConfig) -> None:
 
 def label(algorithm: type[Learner], name: str, choices: Mapping[str, str], overrides: Iterable[str] = ()) -> str:
     """`dapo`, or `dapo[ratio=symmetric,ratio.low=0.1]` where the run departs from the paper's recipe."""
-    swapped = [f"{group}={choices[group]}" for group, paper in algorithm.recipe.items() if choices.get(group, paper) != paper]
-    tuned = [typed for typed in overrides if typed.split(".")[0] in algorithm.recipe and "." in typed.split("=")[0]]
+    recipe = {**algorithm.recipe, "router": "free"}  # papers leave routers alone
+    swapped = [f"{group}={choices[group]}" for group, paper in recipe.items() if choices.get(group, paper) != paper]
+    tuned = [typed for typed in overrides if typed.split(".")[0] in recipe and "." in typed.split("=")[0]]
     tuned += [typed for typed in overrides if typed.split("=")[0].removeprefix("algo.") in OBJECTIVE and typed.startswith("algo.")]
     return f"{name}[{','.join([*swapped, *tuned])}]" if swapped or tuned else name
 

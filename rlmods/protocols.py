@@ -30,7 +30,8 @@ class Advantage(Protocol):
 
 @runtime_checkable
 class Ratio(Protocol):
-    """How far the policy may move from the one that sampled: log(pi / pi_old) and advantages to an objective to maximise."""
+    """How far the policy may move from the one that sampled: log(pi / pi_old) and advantages to an objective to maximise. One that does not
+    weigh tokens by their own ratios says so in an attribute `level` other than `"token"`: routers of experts then disturb it little."""
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
 

@@ -234,6 +234,13 @@ def _protocols(plan: Plan) -> str | None:
     return None
 
 
+def _router(plan: Plan) -> str | None:
+    every, length = getattr(plan.parts.get("router"), "every", None), plan.config.trainer.max_iterations
+    if every is None or every <= length:
+        return None
+    return f"router.every={every}, but trainer.max_iterations={length}: routers would make no step: type router.every={length}"
+
+
 def _precision(plan: Plan) -> str | None:
     precision = str(plan.config.trainer.get("precision", "32-true"))
     if precision in ("32", "32-true", "bf16-mixed"):
@@ -243,5 +250,5 @@ def _precision(plan: Plan) -> str | None:
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     _protocols, _values, _group_size, _critic, _steps, _scale, _reference, _rounds, _ptx, _minibatches, _prompts, _answers,
-    _columns, _graded, _preferences, _temperature, _truncation, _precision,
+    _columns, _graded, _preferences, _temperature, _truncation, _router, _precision,
 )  # fmt: skip

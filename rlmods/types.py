@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar, overload
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+from torch.nn.functional import pad
 
 Finish = Literal["stop", "length"]
 
@@ -138,6 +139,8 @@ class Experience(Rows):
     """Regression target of the critic."""
     steps: Bool[Tensor, "N T"] | None = None
     """True on the last token of each step that was graded; None where the reward is one number a response."""
+    routes: Int[Tensor, "N T L k"] | None = None
+    """Experts that each router chose at each token for `old_logprobs` (int16); -1: not scored yet. None of a dense policy."""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -155,7 +158,7 @@ class Experience(Rows):
     def trim(self) -> Experience:
         """The same rows without the columns that are padding in all of them."""
         width = int(self.lengths.max()) if len(self) else 0
-        return self._map(lambda x: x[:, :width] if x.ndim == 2 else x)
+        return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
     def silent(self) -> Experience:
         """Same shapes, no loss: what a rank forwards while another still has work."""
@@ -170,7 +173,8 @@ class Experience(Rows):
             columns = [getattr(part, name) for part in parts]
             if any(x is None for x in columns):
                 return None
-            return torch.cat([torch.nn.functional.pad(x, (0, width - x.shape[1])) if x.ndim == 2 else x for x in columns])
+            fill = -1 if name == "routes" else 0
+            return torch.cat([x if x.ndim == 1 else pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill) for x in columns])
 
         joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
         return Experience(**joined)

@@ -70,6 +70,11 @@ class TestEveryOption:
         assert made.choices["algo"] == algo
         assert {group: made.choices[group] for group in made.algorithm.recipe} == made.algorithm.recipe
 
+    @pytest.mark.parametrize("option", ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"])
+    def test_a_router_needs_a_mixture_of_experts(self, option: str) -> None:
+        with pytest.raises(UserError, match=r"^router= is about mixtures of experts, and LlamaForCausalLM .*: type router=free$"):
+            plan(option, "policy.pretrained=false", "policy.hidden_size=32").learner()
+
     @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
     def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
         made = plan(f"logger={logger}", f"run_dir={tmp_path}", "trainer.max_iterations=7", "trainer.accelerator=cpu")
@@ -109,6 +114,7 @@ class TestLabel:
             (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
+            (("algo=grpo", "router=replay", "router.every=2"), "grpo[router=replay,router.every=2]"),
         ],
     )
     def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
@@ -211,6 +217,12 @@ RULES = {
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
     "_prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
+    "_router": [
+        (
+            ("router=two_stage", "trainer.max_iterations=3"),
+            "router.every=4, but trainer.max_iterations=3: routers would make no step: type router.every=3",
+        )
+    ],
     "_precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
     "_truncation": [

@@ -19,7 +19,7 @@ from rlmods.algo import Learner, PolicyGradient
 ROOT = Path(__file__).parents[1]
 GROUPS = [
     "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio", "reward",
-    "rollout", "sampling", "schedule",
+    "rollout", "router", "sampling", "schedule",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""

@@ -110,7 +110,8 @@ class PolicyGradient(Improvement):
         self.draws += 1
         self.reward_scale.observe(scores.values, self.across_ranks)
         trained_on = replace(scores, values=[self.reward_scale.scaled(value) for value in scores.values])
-        experience = assemble(responses, trained_on, group, version=self.iteration, pad_id=self.policy.pad_id).to(self.device)
+        experience = assemble(responses, trained_on, group, version=self.iteration, pad_id=self.policy.pad_id)
+        experience = replace(experience, routes=self.policy.routers.blank(experience.tokens)).to(self.device)
         if getattr(self.advantage, "needs_greedy", False):
             experience = self.with_greedy_baseline(prompts, experience)
         with self.timed("score"):
@@ -158,7 +159,7 @@ class PolicyGradient(Improvement):
         if self.critic is not None or in_reward:
             own = self.score(experience, self.policy, critic=True)
             values = experience.values if self.critic is None else own.values
-            experience = replace(experience, old_logprobs=own.logprobs, values=values)
+            experience = replace(experience, old_logprobs=own.logprobs, values=values, routes=own.routes)
         if self.reference:
             experience = self.referenced(experience)
             if in_reward:

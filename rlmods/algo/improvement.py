@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from rlmods.aggregation import TokenMean
 from rlmods.algo import record
 from rlmods.algo.controllers import EntropyBonus
+from rlmods.algo.experts import Experts
 from rlmods.algo.learner import Learner
 from rlmods.algo.optimizer_steps import Loss
 from rlmods.algo.ptx import Stream
 from rlmods.algo.reference import Reference
 from rlmods.algo.replay import Replay
+from rlmods.algo.scoring import Scoring
 from rlmods.critic.loss import value_loss
-from rlmods.critic.shared import ValueHead
-from rlmods.policy.base import Policy, Scored
 from rlmods.protocols import KL, Aggregation, Ratio
+from rlmods.router import Routing
 from rlmods.sharding import is_sharded
 from rlmods.types import Experience, Prompt, Totals, UserError
 
@@ -28,17 +29,18 @@ REPLAY = 1_000_000
 """Purpose of a generator that no epoch has."""
 
 
-class Improvement(Learner):
+class Improvement(Scoring):
     """Maximises `aggregate(ratio(log pi - log pi_old, A)) + entropy_coefficient * H - coefficient * KL` on given rows, beside the critic's
     regression where there is a critic, and imitation of a stream of responses where `ptx_coefficient` asks for it."""
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "reward", "critic", "kl", "ratio", "aggregation")
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "router", "rollout", "reward", "critic", "kl", "ratio", "aggregation")
 
     samples_responses: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
+        router: Routing,
         critic: Any,
         kl: KL,
         ratio: Ratio,
@@ -57,6 +59,7 @@ class Improvement(Learner):
     ) -> None:
         """
         Args:
+            router: how the routers of a mixture of experts are treated.
             critic: makes the value network out of the policy, or None.
             ptx_prompts: rows whose `meta["response"]` is imitated beside the reward.
             entropy_coefficient: weight of the entropy bonus (nats per token, aggregated as the objective is).
@@ -71,6 +74,7 @@ class Improvement(Learner):
         """
         super().__init__(**shared)
         self.kl, self.ratio, self.aggregation, self.target_kl = kl, ratio, aggregation, target_kl
+        self.router, self.experts = router, Experts(router, self.policy, self.across_ranks)
         self.value, self.critic = critic, critic(self.policy)
         self.entropy_bonus = EntropyBonus(entropy_coefficient, target_entropy, entropy_rate)
         self.replay = Replay(replay_fraction, replay_staleness)
@@ -78,10 +82,6 @@ class Improvement(Learner):
         self.reference = Reference(self.policy if getattr(kl, "needs_reference", True) else None, reference_every)
         self.moved = torch.zeros(2, dtype=torch.float64)
         """Distance from the old policy in the latest optimizer step: sum over tokens, and tokens."""
-
-    @property
-    def temperature(self) -> float:
-        return float(getattr(self.rollout, "temperature", 1.0))
 
     @property
     def networks(self) -> dict[str, nn.Module]:
@@ -103,6 +103,10 @@ class Improvement(Learner):
             raise UserError(f"algo.ptx_rows={self.stream.num_rows} leaves ranks without rows: type algo.ptx_rows={self.trainer.world_size}")
         self.replay.to(self.device)
         self.moved = self.moved.to(self.device)
+        self.experts.warn(self.ratio, self.batch.epochs * self.batch.minibatches > 1 or self.replay.fraction > 0)
+
+    def on_after_backward(self) -> None:
+        self.experts.rest(self.iteration)
 
     def improve(self, fresh: Experience, waiting: Experience) -> Experience:
         """Epochs x minibatches of optimizer steps on the rows of one iteration.
@@ -113,7 +117,7 @@ class Improvement(Learner):
         # The first minibatch meets the policy that sampled it: its old log-probs are the new ones, unless they are needed again.
         later = torch.ones(len(experience), dtype=torch.bool, device=self.device)
         steered = hasattr(self.ratio, "adapt")
-        later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0 or steered
+        later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0 or steered or self.router.aux_coefficient > 0
         with self.timed("score"):
             rows = Experience.concat([experience, waiting])
             rows = self.scored(rows, torch.cat([later, torch.ones_like(waiting.group, dtype=torch.bool)]))
@@ -125,6 +129,7 @@ class Improvement(Learner):
             for network in self.networks.values():
                 network.train(self.policy.gradient_checkpointing)
             self.optimize(experience, plan)
+            self.experts.finish(self.meter)
             for network in self.networks.values():
                 network.eval()
         if steered:
@@ -153,6 +158,7 @@ class Improvement(Learner):
             if i == 0:
                 fresh = batch.version == self.iteration
                 batch = replace(batch, old_logprobs=batch.old_logprobs.masked_fill(fresh[:, None], torch.nan))
+            self.experts.begin_step(batch)
             self.moved.zero_()
             self.update(batch, *self.imitation())
             distance, tokens = self.across_ranks(self.moved)
@@ -177,42 +183,12 @@ class Improvement(Learner):
 
         return [(rows, loss)]
 
-    def scored(self, experience: Experience, needed: Tensor) -> Experience:
-        """The same rows with old log-probabilities in the rows `needed` [N] that have none yet (NaN)."""
-        rows = (needed & experience.old_logprobs.isnan().any(1) & experience.mask.any(1)).nonzero().squeeze(1)
-        old = experience.old_logprobs.clone()
-        # Ranks may miss different numbers of rows: every one takes part in the forwards.
-        if self.across_ranks(torch.tensor(len(rows))) > 0:
-            part = experience.select(rows) if len(rows) else experience.select(torch.tensor([0], device=self.device)).silent()
-            old[rows] = self.score(part, self.policy).logprobs[: len(rows)]
-        return replace(experience, old_logprobs=old)
-
-    @torch.no_grad()
-    def score(self, experience: Experience, policy: Policy, *, critic: bool = False) -> Scored:
-        """Teacher-forced log-probabilities [N, T] of the sampled tokens, and the critic's values."""
-        logprobs, values = torch.zeros_like(experience.advantages), torch.zeros_like(experience.advantages)
-        for micro, rows in self.microbatches(experience):
-            found = self.forwarded(micro, policy) if critic else policy(micro.tokens, micro.mask, temperature=self.temperature)
-            logprobs[rows, : found.logprobs.shape[1]] = found.logprobs[: len(rows)]
-            if found.values is not None:
-                values[rows, : found.values.shape[1]] = found.values[: len(rows)]
-        return Scored(logprobs, torch.zeros_like(logprobs), values)
-
-    def referenced(self, experience: Experience) -> Experience:
-        """The same rows with the reference's log-probabilities."""
-        return replace(experience, ref_logprobs=self.score(experience, self.reference()).logprobs)
-
-    def forwarded(self, micro: Experience, policy: Policy, *, entropy: bool = False) -> Scored:
-        """What policy and critic say of these rows. A critic that is a head on the policy's trunk is read in the same forward."""
-        head = self.critic if isinstance(self.critic, ValueHead) else None
-        scored: Scored = policy(micro.tokens, micro.mask, temperature=self.temperature, entropy=entropy, value_head=head)
-        return scored if self.critic is None or head is not None else scored._replace(values=self.critic(micro.tokens, micro.mask))
-
     # The loss
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         weight = self.entropy_bonus.coefficient
-        logprobs, entropy, values = self.forwarded(micro, self.policy, entropy=weight != 0)
+        scored = self.forwarded(micro, self.policy, entropy=weight != 0, router_logits=self.router.aux_coefficient > 0)
+        logprobs, entropy, values = scored[:3]
         old = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
         log_ratio = torch.where(micro.mask, logprobs - old, 0.0)
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
@@ -225,6 +201,10 @@ class Improvement(Learner):
             self.meter.mean("train/kl_ref", penalty, micro.mask)
         self.moved += record.watch(self.meter, micro, log_ratio, old, entropy, surrogate.clipped, self.iteration)
         loss = -self.aggregation(objective, micro.mask, totals)
+        if scored.routes is not None:
+            self.experts.watch(self.meter, micro, scored.routes)
+        if scored.router_logits is not None:
+            loss = loss + self.experts.loss(micro, scored)
         if values is not None and micro.returns is not None and micro.values is not None:
             regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.value.clip)
             self.meter.mean("train/value_loss", regression, micro.mask)

@@ -90,7 +90,7 @@ def nll(policy: Policy, meter: Meter, name: str, pack_length: int | None = None)
 
     def loss(micro: Experience, totals: Totals) -> Tensor:
         forward = policy if pack_length is None else packed(policy, micro.lengths, pack_length)
-        logprobs, entropy, _ = forward(micro.tokens, micro.mask)
+        logprobs, entropy = forward(micro.tokens, micro.mask)[:2]
         meter.mean(f"{name}/loss", -logprobs, micro.mask)
         meter.mean(f"{name}/entropy", entropy, micro.mask)
         return -TokenMean()(logprobs, micro.mask, totals)

@@ -11,10 +11,13 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rlmods.policy.routers import Contexts, Routers, stacked
 from rlmods.policy.text import Speaks, eos_ids
 from rlmods.sharding import full_state, is_first
 from rlmods.types import UserError
 
+JITTER = ("jitter_noise", "input_jitter_noise")
+"""Attributes of mixture-of-experts blocks that shake what a router reads while training: dropout by another name."""
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once: 256 MiB of float32. More tokens than fit are scored in chunks that backward recomputes."""
 
@@ -28,6 +31,10 @@ class Scored(NamedTuple):
     """Of the distribution each token came from, nats. Carries a gradient only where asked for."""
     values: Float[Tensor, "N T"] | None = None
     """V(s_t) of a value head on this trunk: read at the token before t."""
+    routes: Int[Tensor, "N T L k"] | None = None
+    """The experts that each router chose by itself, int16, at every token and also where others were replayed; None of a dense model."""
+    router_logits: tuple[Tensor, ...] | None = None
+    """[N * T, E] of each of the L routers; None unless asked for."""
 
 
 class Policy(Speaks, nn.Module):
@@ -47,10 +54,11 @@ class Policy(Speaks, nn.Module):
         self.dropout = without_dropout(model)
         self.eos_ids = eos_ids(model, tokenizer)
         self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
+        self.eval()
+        self.routers = Routers(model)
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
-            checkpoint_activations(model)
-        self.eval()
+            checkpoint_activations(model, self.routers.contexts)
         _check_head(self)
 
     @property
@@ -66,16 +74,20 @@ class Policy(Speaks, nn.Module):
         entropy: bool = False,
         value_head: nn.Module | None = None,
         positions: Int[Tensor, "N T"] | None = None,
+        routes: Int[Tensor, "N T L k"] | None = None,
+        router_logits: bool = False,
     ) -> Scored:
         """Score the tokens where `mask` is True, from `logits / temperature`.
 
         Rows are right-padded; column t scores token t given those before it, so column 0 has no score. Entropy carries a gradient only if
         `entropy` is True. `value_head` maps hidden states to one number each. `positions`: of each token in its own text, where a row holds
-        several of them, which do not see each other; None: one text a row.
+        several of them, which do not see each other; None: one text a row. `routes`: the experts that the routers have to choose (-1: they
+        choose), with gating weights from their live logits; None: they choose everywhere.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
-        with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
+        autocast = torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False)
+        with autocast, self.routers.taped(routes, logits=router_logits) as tape:
             packed = {} if positions is None else {"position_ids": positions}
             hidden = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
             where = mask[:, 1:]
@@ -83,7 +95,10 @@ class Policy(Speaks, nn.Module):
             scored = self._score(picked, targets, temperature, entropy)
             values = None if value_head is None else _scatter(value_head(picked).squeeze(-1).float(), mask)
         logprobs, entropies = (_scatter(x, mask) for x in scored)
-        return Scored(logprobs, entropies, values)
+        if not self.routers:
+            return Scored(logprobs, entropies, values)
+        logits = None if tape.logits is None else tuple(tape.logits[layer] for layer in sorted(tape.logits))
+        return Scored(logprobs, entropies, values, stacked(tape, tokens), logits)
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
         rows = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0])
@@ -150,11 +165,11 @@ def _scatter(x: Tensor, mask: Tensor) -> Tensor:
     return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(where, x)
 
 
-def checkpoint_activations(model: Any) -> None:
-    """Recompute them in backward, while the model is in train mode."""
+def checkpoint_activations(model: Any, contexts: Contexts | None = None) -> None:
+    """Recompute them in backward, while the model is in train mode; `contexts` makes those that a layer is run and run again in."""
     # transformers renames it during 5.x and warns of the old name.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
+    enable({"use_reentrant": False} | ({} if contexts is None else {"context_fn": contexts}))
 
 
 def _configs(model: Any) -> list[Any]:
@@ -162,7 +177,7 @@ def _configs(model: Any) -> list[Any]:
 
 
 def without_dropout(model: Any) -> list[dict[str, float]]:
-    """Switch off dropout in modules, functional attributes and configuration; return what the configuration said."""
+    """Switch off dropout in modules, functional attributes and configuration, and router jitter; return what the configuration said."""
     said: list[dict[str, float]] = []
     for config in _configs(model):
         names = [n for n, v in vars(config).items() if isinstance(v, float) and (n.endswith(("dropout", "_pdrop")) or "dropout_" in n)]
@@ -173,7 +188,7 @@ def without_dropout(model: Any) -> list[dict[str, float]]:
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
         for name, value in vars(module).items():
-            if isinstance(value, float) and "dropout" in name:
+            if isinstance(value, float) and ("dropout" in name or name in JITTER):
                 setattr(module, name, 0.0)
     return said
 

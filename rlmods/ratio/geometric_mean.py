@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,6 +20,8 @@ class GeometricMean:
     GMPO, arXiv:2507.20673. The value stands on every token of a response, so that sequence_mean gives the paper's objective;
     tokens that are not clipped share its gradient. A token of outlying ratio moves a geometric mean little, which leaves room for bounds
     far wider than PPO's."""
+
+    level: ClassVar = "sequence"
 
     low: float = 0.4
     """The lower bound of log r is -low; at least 0."""

@@ -21,8 +21,10 @@ from rlmods.preference import IPO, KTO, Sigmoid
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.ratio import KLPenalty, LogLikelihood
 from rlmods.reward import Neural, WeightedSum
+from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import Schedule
+from tests.policy.mixtures import mixture
 from tests.reward.models import save
 
 from .worlds import fit, learner, policy
@@ -56,6 +58,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "ptx_rows": 4,
     },
     "shared": {"kind": PPO, "advantage": GAE(), "critic": Shared(), "target_kl": 1e-3, "batch": Batch(prompts=4, samples=4, epochs=2)},
+    "mixture of experts": {
+        "policy": mixture(),
+        "router": Routing(replay=True, every=2, aux_coefficient=0.01),
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=2, epochs=2, minibatches=2),
+        "replay_fraction": 0.5,
+    },
     "ema": {"advantage": EMA(decay=0.5)},
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},

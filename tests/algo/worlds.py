@@ -21,6 +21,7 @@ from rlmods.kl import NoKL
 from rlmods.policy import Policy, Tiny
 from rlmods.ratio import Clipped
 from rlmods.rollout import Local
+from rlmods.router import Routing
 from rlmods.sampling import Fixed
 from rlmods.schedule import Schedule
 from rlmods.types import Experience, Response, Scores
@@ -55,7 +56,7 @@ def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
         "seed": 0,
     }
     if issubclass(kind, PolicyGradient):
-        given |= {"sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
+        given |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
         given |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
     return kind(**given | change)
 

@@ -109,13 +109,13 @@ class TestForward:
     def test_chunks_change_neither_value_nor_gradient(self, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
         made = policy()
         tokens, mask = rows()
-        whole, whole_entropy, _ = made(tokens, mask, temperature=0.7, entropy=True)
+        whole, whole_entropy = made(tokens, mask, temperature=0.7, entropy=True)[:2]
         want = gradient(made, whole + whole_entropy)
         monkeypatch.setattr(base, "LOGITS_PER_CHUNK", chunk * 102)
         calls: list[int] = []
         score = made._score_chunk
         monkeypatch.setattr(made, "_score_chunk", lambda h, *rest: calls.append(len(h)) or score(h, *rest))
-        have, entropy, _ = made(tokens, mask, temperature=0.7, entropy=True)
+        have, entropy = made(tokens, mask, temperature=0.7, entropy=True)[:2]
         assert max(calls) <= chunk
         torch.testing.assert_close(have, whole, rtol=0, atol=1e-6)
         torch.testing.assert_close(entropy, whole_entropy, rtol=0, atol=1e-5)
@@ -152,7 +152,7 @@ class TestForward:
     def test_no_loss_anywhere_gives_zeros_that_backpropagate(self) -> None:
         made = policy()
         tokens, mask = rows()
-        logprobs, entropy, _ = made(tokens, torch.zeros_like(mask), entropy=True)
+        logprobs, entropy = made(tokens, torch.zeros_like(mask), entropy=True)[:2]
         assert (logprobs == 0).all()
         (logprobs + entropy).sum().backward()
         assert all(p.grad is not None and (p.grad == 0).all() for p in made.parameters())
@@ -294,7 +294,7 @@ class TestAutocast:
         tokens, mask = rows()
         made = policy()
         with torch.autocast("cpu", dtype=torch.bfloat16):
-            logprobs, entropy, _ = made(tokens, mask)
+            logprobs, entropy = made(tokens, mask)[:2]
         assert logprobs.dtype == entropy.dtype == torch.float32
         exact = made(tokens, mask)[0]
         assert not torch.equal(logprobs, exact)
