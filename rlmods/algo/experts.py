@@ -42,7 +42,7 @@ class Experts:
         if self.routers and moves and not self.router.replay and getattr(ratio, "level", "token") == "token":
             rank_zero_warn(
                 "the experts of a token may change between its old log-probability and a later optimizer step, and a ratio by token cannot "
-                "tell that from learning: type router=replay, or ratio=sequence (train/router_changed_fraction says how many change)"
+                "tell that from learning: type router=replay (router.replay=true beside other options), or ratio=sequence"
             )
 
     def rest(self, iteration: int) -> None:

@@ -20,6 +20,7 @@ from rlmods.main import quiet
 from rlmods.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
 from tests.algo.worlds import Log
+from tests.policy.mixtures import mixture
 from tests.test_compose import ALGORITHMS, alone, plan
 
 ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
@@ -37,14 +38,24 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
     "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
+    "experts replayed": ("algo=grpo", *ONLINE, "router=replay", "router.aux_coefficient=0.5", "policy.gradient_checkpointing=true"),
+    "experts frozen": ("algo=ppo", *ONLINE, "router=frozen", "router.replay=true"),
+    "experts resting": ("algo=ppo", *ONLINE, "critic=shared", "router=two_stage", "router.replay=true", "algo.ptx_coefficient=0.5"),
     "reward_model ranking": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4"),
 }
+
+
+def experts(folder: Path) -> list[str]:
+    """A mixture of experts, on disk."""
+    if sharding.is_first():
+        mixture().export(folder)
+    return ["policy=hf", f"policy.name={folder}", "validation.every=null"]
 
 
 def typed(case: str, folder: Path) -> list[str]:
     """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
     if case in OTHERS:
-        return [*OTHERS[case], *SMALL]
+        return [*OTHERS[case], *SMALL, *(experts(folder / "mixture") if case.startswith("experts") else ())]
     made = plan(*alone(case, folder))
     size = ONLINE if made.algorithm.samples_responses else ROWS
     own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
@@ -56,7 +67,7 @@ CASES = [*ALGORITHMS, *OTHERS]
 ORDERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
     "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
-    "dpo precomputed", "sft packed",
+    "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
