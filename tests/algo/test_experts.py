@@ -237,6 +237,16 @@ class TestBalance:
         assert loads[1] < 0.8 * loads[0]
 
 
+def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> None:
+    rows = collected(attached(made()))
+    silent = replace(rows, mask=rows.mask & (torch.arange(len(rows)) != 2)[:, None])
+    where = real(silent)
+    assert not where[2].any()
+    for i, length in enumerate(rows.lengths.tolist()):
+        assert where[i].sum() == (0 if i == 2 else length)
+        assert not where[i, length:].any()
+
+
 class TestMetrics:
     def test_changed_fraction_and_load_against_a_slow_count(self) -> None:
         run = attached(made())
