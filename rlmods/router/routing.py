@@ -17,7 +17,10 @@ class Routing:
     learns all the same. A sequence's mean ratio (ratio=sequence) is steady without any of this.
 
     What is recorded are the choices of the trainer's own forward. R3 (arXiv:2510.11370) also takes those of the engine that sampled, which
-    would close the gap between sampler and trainer (`train/sampler_logprob_gap`) as well; no rollout here reports them."""
+    would close the gap between sampler and trainer (`train/sampler_logprob_gap`) as well; no rollout here reports them.
+
+    `train/router_changed_fraction` is the share of choices that live routers make otherwise than recorded, `train/router_load_max` the
+    load of the busiest expert of any layer (1: all are even, E / k: every token goes there). Reference and critic route by themselves."""
 
     replay: bool = False
     """Optimizer steps replay the recorded choices; False: routers choose afresh in every forward."""

@@ -165,7 +165,7 @@ class TestReplay:
         assert torch.equal(both.trim().routes[len(rows) :], rows.trim().routes)
         pool, other = Pool(), Pool()
         pool.add(rows, torch.ones(len(rows), dtype=torch.bool))
-        other.load_state(pool.state())
+        other.load_shares([pool.share()], 0, 1)
         assert torch.equal(other.kept.routes, rows.trim().routes)
         assert other.kept.routes.dtype == torch.int16
 
