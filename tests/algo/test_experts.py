@@ -61,9 +61,9 @@ def watched(made: Any) -> list[tuple[Experience, Tensor]]:
     return seen
 
 
-def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = None, iterations: int = 2) -> tuple[Tensor, Tensor, Tensor]:
+def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = None, lr: float = 3e-5) -> tuple[Tensor, Tensor, Tensor]:
     """|log ratio| by token of the first optimizer step, of the later ones, and what the ratio made of the latter."""
-    settings = {"rollout": Local(max_tokens=32), "optimizer": partial(torch.optim.AdamW, lr=3e-5)}
+    settings = {"rollout": Local(max_tokens=32), "optimizer": partial(torch.optim.AdamW, lr=lr)}
     run = made(router, ends=1, policy=policy, batch=Batch(prompts=8, samples=4, epochs=4, minibatches=2), **settings)
     part = ratio or Clipped()
     tokens: list[Tensor] = []
@@ -78,7 +78,7 @@ def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = Non
             return part(d, advantages, mask)
 
     run.ratio = Spy()
-    fit(run, iterations)
+    fit(run, 2 if lr else 1)
     later = [i for i in range(len(tokens)) if i % 8]
     return tokens[0], torch.cat([tokens[i] for i in later]), torch.cat([taken[i] for i in later])
 
@@ -117,6 +117,9 @@ class TestReplay:
         tails = {name: float(x.quantile(0.999)) for name, x in (("replay", still), ("fixed", fixed), ("dense", dense))}
         assert tails["replay"] < 1.2 * tails["fixed"]
         assert tails["replay"] < 1.2 * tails["dense"]
+
+    def test_ratios_are_one_while_nothing_moves_however_rows_are_shuffled(self) -> None:
+        assert all(x.max() < 1e-5 for x in distances(Routing(replay=True), lr=0.0))
 
     @quiet
     def test_without_it_some_ratios_are_far_off_and_a_sequences_mean_is_not(self) -> None:
