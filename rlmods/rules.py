@@ -184,6 +184,18 @@ def _truncation(plan: Plan) -> str | None:
     return None
 
 
+def _quantization(plan: Plan) -> str | None:
+    kind = plan.config.policy.get("quantization", None)
+    if kind is None:
+        return None
+    if not getattr(plan.adapter, "freezes", False):
+        other = "type adapter=lora, or " if "adapter" in plan.algorithm.groups else "type "
+        return f"policy.quantization={kind} is for weights that are not trained: {other}policy.quantization=null"
+    if plan.choices.get("critic") == "separate" and plan.config.critic.init is None:
+        return f"critic=separate copies the trunk in full, which policy.quantization={kind} is there to avoid: type critic=shared"
+    return None
+
+
 def _values(plan: Plan) -> str | None:
     allowed = {"fallback": ("train", "skip", "error"), "surplus": ("keep", "drop")}
     for key, values in allowed.items():
@@ -243,5 +255,5 @@ def _precision(plan: Plan) -> str | None:
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     _protocols, _values, _group_size, _critic, _steps, _scale, _reference, _rounds, _ptx, _minibatches, _prompts, _answers,
-    _columns, _graded, _preferences, _temperature, _truncation, _precision,
+    _columns, _graded, _preferences, _temperature, _truncation, _precision, _quantization,
 )  # fmt: skip

@@ -18,8 +18,8 @@ from rlmods.algo import Learner, PolicyGradient
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio", "reward",
-    "rollout", "sampling", "schedule",
+    "adapter", "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio",
+    "reward", "rollout", "sampling", "schedule",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""
@@ -29,7 +29,7 @@ NOT_CHOSEN = {
     "algo": {"Batch", "Learner"},
     "callbacks": {"JsonlLogger", "Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
-    "policy": {"Policy", "ScalarModel"},
+    "policy": {"AdaptedPolicy", "Policy", "ScalarModel"},
     "reward": {"Isolated"},
 }
 """Public classes of a group's package that are no parts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import full_state, is_first
+from rlmods.sharding import cut, full_state, is_first
 from rlmods.types import UserError
 
 LOGITS_PER_CHUNK = 2**26
@@ -39,6 +40,10 @@ class Policy(Speaks, nn.Module):
 
     forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
     """Ways into the network beside `forward`, for those who shard it."""
+    base: str | None = None
+    """Fingerprint of the frozen weights under an adapter; None: every weight is trained."""
+    shares_network: ClassVar[bool] = False
+    """Whether it is another policy's network with another adapter in force."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -132,15 +137,52 @@ class Policy(Speaks, nn.Module):
         twin = copy.deepcopy(self)
         return twin.requires_grad_(False).eval()
 
+    def own(self) -> dict[str, nn.Parameter]:
+        """What a frozen copy has for itself: every parameter by name, or those of an adapter."""
+        return dict(self.named_parameters())
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Become the policy whose `own` tensors these are.
+
+        Raises:
+            ValueError: other names or shapes.
+        """
+        own = self.own()
+        if differ := sorted(own.keys() ^ tensors.keys()):
+            raise ValueError(f"{differ[0]} is on one side only")
+        for name, x in own.items():
+            if x.shape != tensors[name].shape:
+                raise ValueError(f"{name} has the shapes {tuple(x.shape)} and {tuple(tensors[name].shape)}")
+            x.copy_(cut(tensors[name], x))
+
+    def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Full weights by the names that transformers gives them, for engines and exports. `state`: of `self.model`, where sharded."""
+        yield from (self.model.state_dict() if state is None else state).items()
+
+    def with_adapter(self, config: Any) -> Policy:
+        """The same policy, of which only a new adapter (`peft.LoraConfig`) is trained. This one is used up."""
+        from rlmods.policy.adapted import AdaptedPolicy
+
+        return AdaptedPolicy(self, config)
+
+    def merged(self) -> Policy:
+        """The same policy without an adapter."""
+        return self
+
     def export(self, folder: Path) -> None:
         """Write a plain Hugging Face directory: weights, configuration with its dropout, generation config, tokenizer, chat template.
 
         For every rank; the first one writes."""
         state = full_state(self.model)
         if is_first():
-            with dropout_restored(self.model, self.dropout):
-                self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+            self.write(folder, state)
+
+    def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
+        """Write it, given the full state of `self.model`."""
+        with dropout_restored(self.model, self.dropout):
+            self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
 
 
 def _scatter(x: Tensor, mask: Tensor) -> Tensor:
