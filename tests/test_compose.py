@@ -211,6 +211,11 @@ RULES = {
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
     "_prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
+    "_quantization": [
+        (("policy=hf", "policy.quantization=nf4"), "weights that are not trained: type adapter=lora, or policy.quantization=null"),
+        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "that are not trained: type policy.quantization=null"),
+        (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate copies the trunk in full"),
+    ],
     "_precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
     "_truncation": [

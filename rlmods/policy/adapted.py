@@ -19,8 +19,8 @@ from rlmods.types import UserError
 
 TRAINED, REFERENCE = "default", "reference"
 """Adapters by name: the first is what peft calls it, the second stands still in the same network."""
-INITS = (True, "gaussian", "orthogonal")
-"""Ways to draw A and B that begin with B A = 0 and leave the base as it is."""
+INITS = (True, False, "gaussian", "orthogonal")
+"""Ways to draw A and B, as peft names them, that leave the base as it is."""
 ADAPTER = "adapter_config.json"
 """The file that makes a directory an adapter's."""
 ON_DISK = "base_model.model."
@@ -170,17 +170,19 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     Raises:
         UserError: it is no LoRA adapter, or does not fit.
     """
-    from peft import PeftConfig
+    from peft import LoraConfig
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    said = json.loads((folder / ADAPTER).read_text())
+    kind, init = said.get("peft_type"), said.get("init_lora_weights", True)
+    if kind != "LORA" or init not in INITS:
+        what = f"init_lora_weights={init}" if kind == "LORA" else kind
+        raise UserError(f"the adapter in {str(folder)!r} ({what}) is not supported: give a LoRA adapter on an unchanged base")
     try:
-        config, tensors = PeftConfig.from_pretrained(folder), load_file(folder / "adapter_model.safetensors")
+        config, tensors = LoraConfig.from_pretrained(folder), load_file(folder / "adapter_model.safetensors")
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the adapter in {str(folder)!r} cannot be loaded ({str(error).strip().splitlines()[0]})") from error
-    if config.peft_type != "LORA" or config.init_lora_weights not in (*INITS, False):
-        how = config.peft_type if config.peft_type != "LORA" else f"init_lora_weights={config.init_lora_weights}"
-        raise UserError(f"the adapter in {str(folder)!r} ({how!s}) is not supported: give a LoRA adapter on an unchanged base")
     config.inference_mode = False
     policy = AdaptedPolicy(base, config)
     try:
