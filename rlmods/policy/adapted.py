@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from rlmods.policy.injection import adapted_layers, check_names, in_force, injec
 from rlmods.policy.quantization import plain_state, shown_as_plain
 from rlmods.types import UserError
 
+X = TypeVar("X", bound=Tensor)
 TRAINED, REFERENCE = "default", "reference"
 """Adapters by name: the first is what peft calls it, the second stands still in the same network."""
 INITS = (True, False, "gaussian", "orthogonal")
@@ -25,6 +27,8 @@ ADAPTER = "adapter_config.json"
 """The file that makes a directory an adapter's."""
 ON_DISK = "base_model.model."
 """What peft puts before every name."""
+NAMED = re.compile(r"\.(?:modules_to_save|(lora_\w+))\.(default|reference)\.")
+"""A tensor of an adapter, in a network that holds several; on disk it is `.lora_A.` or, of a module that is saved whole, `.`."""
 
 
 class AdaptedPolicy(Policy):
@@ -63,9 +67,11 @@ class AdaptedPolicy(Policy):
 
     def own(self) -> dict[str, nn.Parameter]:
         """The adapter's tensors, by the names that they have on disk."""
-        mark, copied = f".{self.adapter}.", f".modules_to_save.{self.adapter}."
-        found = {name: x for name, x in self.model.named_parameters() if mark in name}
-        return {name.replace(copied, ".").replace(mark, "."): x for name, x in found.items()}
+        return self._of_adapter(dict(self.model.named_parameters()))
+
+    def _of_adapter(self, state: Mapping[str, X]) -> dict[str, X]:
+        found = {name: match for name in state if (match := NAMED.search(name)) and match[2] == self.adapter}
+        return {name.replace(match[0], f".{match[1]}." if match[1] else "."): state[name] for name, match in found.items()}
 
     def frozen_copy(self) -> AdaptedPolicy:
         """The same network with another adapter in force while it is asked."""
@@ -120,8 +126,8 @@ class AdaptedPolicy(Policy):
         weights = dict(self.weights())
         for name, module in list(self.model.named_modules()):
             for inner in ("base_layer", "original_module"):
-                if isinstance(found := module.__dict__.get("_modules", {}).get(inner), nn.Module):
-                    self.model.set_submodule(name, found)
+                if inner in module._modules:
+                    self.model.set_submodule(name, module.get_submodule(inner))
         del self.model.peft_config
         self.model.load_state_dict(weights)
         whole = Policy(self.model.requires_grad_(True), self.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
@@ -132,6 +138,7 @@ class AdaptedPolicy(Policy):
         """Write the merged model as a plain Hugging Face directory, and in `adapter/` the adapter as peft saves it."""
         from safetensors.torch import save_file
 
+        state = plain_state(self.model) if state is None else state
         with shown_as_plain(self.model):
             super().export(folder, dict(self.weights(state)))
         config = copy.deepcopy(self.config)
@@ -139,7 +146,7 @@ class AdaptedPolicy(Policy):
         config.base_model_name_or_path = (str(Path(source).absolute()) if source and Path(source).is_dir() else source) or None
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
-        tensors = {f"{ON_DISK}{name}": x.detach().cpu().contiguous() for name, x in self.own().items()}
+        tensors = {f"{ON_DISK}{name}": x.detach().cpu().contiguous() for name, x in self._of_adapter(state).items()}
         save_file(tensors, folder / "adapter" / "adapter_model.safetensors", {"format": "pt"})
 
     def _settle(self) -> None:
@@ -147,9 +154,9 @@ class AdaptedPolicy(Policy):
         for module in switches(self.model):
             module._active_adapter = [TRAINED]
         for name, x in self.model.named_parameters():
-            adapter = f".{TRAINED}." in name or f".{REFERENCE}." in name
-            x.requires_grad_(f".{TRAINED}." in name)
-            x.data = x.data.float() if adapter else x.data
+            match = NAMED.search(name)
+            x.requires_grad_(match is not None and match[2] == TRAINED)
+            x.data = x.data.float() if match else x.data
 
 
 def base_of(folder: Path) -> str:

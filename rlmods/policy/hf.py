@@ -11,6 +11,7 @@ import torch
 from rlmods.policy.adapted import ADAPTER, base_of, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import quantization_config
+from rlmods.policy.text import eos_ids
 from rlmods.types import UserError
 
 
@@ -87,7 +88,10 @@ def load(
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
     if (Path(name).expanduser() / ADAPTER).is_file():
         folder = Path(name).expanduser()
-        base = load(base_of(folder), dtype=dtype, attention=attention, checkpointing=checkpointing, quantization=quantization)
+        base = load(base_of(folder), dtype=dtype, attention=attention, checkpointing=checkpointing, quantization=quantization, **options)
+        if (folder / "tokenizer_config.json").is_file():  # some trainers save theirs beside it
+            base.tokenizer = AutoTokenizer.from_pretrained(folder)
+            base.eos_ids = eos_ids(base.model, base.tokenizer)
         return load_adapter(folder, base)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)

@@ -275,7 +275,7 @@ class TestWhereItStarts:
         assert all(x.requires_grad for x in made.parameters())
         assert list(made.state_dict()) == list(load(trained / "export").state_dict())
 
-    @pytest.mark.parametrize("settings", [WHOLE, {"targets": ["q_proj"]}], ids=["whole", "targets"])
+    @pytest.mark.parametrize("settings", [WHOLE, {"targets": ["q_proj"]}, {"modules_to_save": ["mlp"]}], ids=["whole", "targets", "mlp"])
     def test_merging_is_exact(self, settings: dict[str, Any]) -> None:
         made = moved(lora(**settings))
         want = {name: x.clone() for name, x in made.weights()}
@@ -283,6 +283,14 @@ class TestWhereItStarts:
         assert whole.own().keys() == base().own().keys()
         assert all(torch.equal(x, want[name]) for name, x in whole.model.state_dict().items())
         assert whole.dropout == base().dropout
+
+    def test_a_tokenizer_beside_the_adapter_is_its(self, trained: Path) -> None:
+        tokenizer = load(trained.parent / "base").tokenizer
+        tokenizer.chat_template, tokenizer.eos_token = "{{ messages }}", "?"
+        tokenizer.save_pretrained(trained / "export" / "adapter")
+        made = load(trained / "export" / "adapter")
+        assert made.tokenizer.chat_template == "{{ messages }}"
+        assert tokenizer.convert_tokens_to_ids("?") in made.eos_ids
 
     @pytest.mark.parametrize(
         ("settings", "says"),
