@@ -88,7 +88,7 @@ class AdaptedPolicy(Policy):
 
         `state`: full weights of `self.model`, where this copy of them is sharded.
         """
-        state = plain_state(self.model) if state is None else state
+        state = plain_state(self.model, self.model.state_dict() if state is None else state)
         layers, copied = adapted_layers(self.model), f".modules_to_save.{self.adapter}."
         for name, x in state.items():
             place, _, key = name.rpartition(".base_layer.")
@@ -134,13 +134,16 @@ class AdaptedPolicy(Policy):
         whole.dropout, whole.eos_ids = self.dropout, self.eos_ids
         return whole
 
-    def export(self, folder: Path, state: dict[str, Tensor] | None = None) -> None:
-        """Write the merged model as a plain Hugging Face directory, and in `adapter/` the adapter as peft saves it."""
+    @property
+    def shares_network(self) -> bool:
+        return self.adapter == REFERENCE
+
+    def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
+        """The merged model, and in `adapter/` the adapter as peft saves it."""
         from safetensors.torch import save_file
 
-        state = plain_state(self.model) if state is None else state
         with shown_as_plain(self.model):
-            super().export(folder, dict(self.weights(state)))
+            super().write(folder, dict(self.weights(state)))
         config = copy.deepcopy(self.config)
         source = str(getattr(self.model, "name_or_path", "") or "")
         config.base_model_name_or_path = (str(Path(source).absolute()) if source and Path(source).is_dir() else source) or None

@@ -42,8 +42,6 @@ class Policy(Speaks, nn.Module):
     """Ways into the network beside `forward`, for those who shard it."""
     base: str | None = None
     """Fingerprint of the frozen weights under an adapter; None: every weight is trained."""
-    shares_network: ClassVar[bool] = False
-    """Whether it is another policy's network with another adapter in force."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -136,6 +134,11 @@ class Policy(Speaks, nn.Module):
         """A reference: same weights now, no gradient ever."""
         twin = copy.deepcopy(self)
         return twin.requires_grad_(False).eval()
+
+    @property
+    def shares_network(self) -> bool:
+        """Whether it is another policy's network with another adapter in force."""
+        return False
 
     def own(self) -> dict[str, nn.Parameter]:
         """What a frozen copy has for itself: every parameter by name, or those of an adapter."""

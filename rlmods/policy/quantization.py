@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -33,9 +33,9 @@ def quantization_config(kind: str, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **double)
 
 
-def plain_state(model: Any) -> dict[str, Tensor]:
+def plain_state(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The state of a model, its quantized weights in full."""
-    state: dict[str, Tensor] = model.state_dict()
+    state = dict(state)
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
         if type(weight).__name__ in ("Params4bit", "Int8Params"):

@@ -68,7 +68,7 @@ def test_quantized_weights_are_written_in_full(monkeypatch: pytest.MonkeyPatch) 
     model[0].weight = Params4bit(torch.zeros(2, 1), requires_grad=False)
     model[0].register_buffer("weight.absmax".replace(".", "_"), torch.ones(1))
     monkeypatch.setattr("peft.utils.integrations.dequantize_bnb_weight", lambda weight, state: torch.full((2, 2), 7.0))
-    state = plain_state(model)
+    state = plain_state(model, model.state_dict())
     assert state.keys() == {"0.weight", "1.weight", "1.bias"}
     assert torch.equal(state["0.weight"], torch.full((2, 2), 7.0))
     assert torch.equal(state["1.weight"], model[1].weight)
