@@ -129,6 +129,19 @@ class TestReference:
         made(*rows()).logprobs.sum().backward()
         assert all(x.grad is None for x in reference.own().values())
 
+    def test_speaks_only_while_it_is_asked(self) -> None:
+        """Sampling goes through `model`, which is the policy's again, also after a forward that failed."""
+        made = lora()
+        reference, tokens = moved(made).frozen_copy(), rows()[0]
+        moved(made, seed=1)
+        with torch.no_grad():
+            want = made.model(input_ids=tokens).logits
+            reference(*rows())
+            assert torch.equal(made.model(input_ids=tokens).logits, want)
+            with pytest.raises(IndexError):
+                reference(tokens, torch.ones(1, 99, dtype=torch.bool))
+            assert torch.equal(made.model(input_ids=tokens).logits, want)
+
     def test_costs_an_adapter(self) -> None:
         made = lora()
         before = sum(x.numel() for x in made.parameters())
