@@ -35,7 +35,7 @@ OBJECTIVE = (
 )  # fmt: skip
 """Settings of `algo` that change what is optimised: a run that sets one departs from the recipe."""
 TOP = (
-    "data", "policy", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", *BLOCKS,
+    "data", "policy", "adapter", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", *BLOCKS,
     "seed", "run_dir", "resume",
 )  # fmt: skip
 
@@ -52,6 +52,8 @@ class Plan:
     splits: Splits
     ptx: Sequence[Prompt]
     """Rows to imitate beside the reward; empty where nobody asks for them."""
+    adapter: Any
+    """Puts an adapter on the policy, or leaves it as it is."""
     parts: Mapping[str, Any]
     batch: Batch
     validation: Validation
@@ -64,7 +66,7 @@ class Plan:
         """
         config = self.config
         L.seed_everything(config.seed, verbose=False)
-        policy: Policy = make(config.policy, "policy")()
+        policy: Policy = self.adapter(make(config.policy, "policy")())
         fit(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
         columns = self.algorithm.needs_columns
         held_out = [prompt for prompt in self.splits.val if all(column in prompt.meta for column in columns)]
@@ -117,10 +119,11 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     used = {"optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *algorithm.groups}
     for typed in overrides:
         group = typed.split("=")[0].split("@")[-1].split(".")[0]  # an option of one group may go into a part of another
-        if group in PARTS and group not in used:
+        if group in (*PARTS, "adapter") and group not in used:
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {typed}, or choose another algo=")
     blocks = {name: block(config[name], name, kind) for name, kind in BLOCKS.items()}
     parts = {name: make(config[name], name) for name in PARTS if name in used}
+    adapter = make(config.adapter, "adapter")
     if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # so that what it counts is logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
@@ -134,7 +137,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         stream.num_val = 0  # nothing validates on it
     ptx = _unseen((splits if stream is None else _splits(stream, "ptx")).train, splits.val) if imitates else ()
     chosen = {group: choice for group, choice in choices.items() if group in (*used, "data", "policy") and choice is not None}
-    made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, ptx, parts, **blocks)
+    made = Plan(config, algorithm, label(algorithm, config.algo.name, chosen, overrides), chosen, splits, ptx, adapter, parts, **blocks)
     check(made)
     return made
 

@@ -146,16 +146,16 @@ class TestRecipe:
 
 
 RULES = {
-    "_protocols": [
+    "protocols": [
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
         (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
         (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
     ],
-    "_values": [
+    "values": [
         (("algo.fallback=wait",), "algo.fallback=wait: one of train, skip, error"),
         (("algo.surplus=burn",), "algo.surplus=burn: one of keep, drop"),
     ],
-    "_group_size": [
+    "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
         (
@@ -164,15 +164,15 @@ RULES = {
         ),
         (("algo=online_dpo", "batch.samples=1"), "a judge compares answers to one prompt, and batch.samples=1: type batch.samples=4"),
     ],
-    "_critic": [
+    "critic": [
         (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
         (("critic=shared",), "critic=shared would be trained and never asked: type critic=none"),
     ],
-    "_steps": [
+    "steps": [
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, and reward=math gives one a response"),
         (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
     ],
-    "_preferences": [
+    "preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "what the policy will say is not known before, so type algo.reference=live"),
         (("algo=online_dpo", "preference=simpo", "algo.reference_every=5"), "preference=simpo has none: drop it"),
         (("algo=dpo", "preference=orpo", "algo.reference=precomputed"), "preference=orpo has none: drop it"),
@@ -182,10 +182,10 @@ RULES = {
         (("algo=reward_model", "ranking.margin=true"), "the data has no margin: type ranking.margin=false"),
         (("algo=reward_model", "data.num_val=0"), "there are none: type algo.zero_mean=false"),
     ],
-    "_reference": [
+    "reference": [
         (("algo.reference_every=2",), "algo.reference_every moves the reference, and kl=none has none: type kl=loss, or drop it"),
     ],
-    "_rounds": [
+    "rounds": [
         (("algo=iterative_grpo",), "algo=iterative_grpo trains the reward model in rounds: type reward=neural reward.terms.neural"),
         (
             ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.reference_every=null"),
@@ -204,7 +204,7 @@ RULES = {
             "no round of algo.reference_every=20 ends in trainer.max_iterations=7: type algo.reference_every=7",
         ),
     ],
-    "_scale": [
+    "scale": [
         (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
         (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
         (
@@ -212,20 +212,25 @@ RULES = {
             "scale one reward a response",
         ),
     ],
-    "_minibatches": [
+    "minibatches": [
         (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
         (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
     ],
-    "_prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
-    "_router": [
+    "prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
+    "router": [
         (
             ("router=two_stage", "trainer.max_iterations=3"),
             "router.every=4, but trainer.max_iterations=3: routers would make no step: type router.every=3",
         )
     ],
-    "_precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
-    "_temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
-    "_truncation": [
+    "quantization": [
+        (("policy=hf", "policy.quantization=nf4"), "weights that are not trained: type adapter=lora, or policy.quantization=null"),
+        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "that are not trained: type policy.quantization=null"),
+        (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate copies the trunk in full"),
+    ],
+    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
+    "temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
+    "truncation": [
         (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
         (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0"),
     ],
@@ -238,7 +243,7 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "_answers", "_columns", "_graded", "_ptx"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "graded", "ptx"}
 
     def test_graded(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"

@@ -18,18 +18,18 @@ from rlmods.algo import Learner, PolicyGradient
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio", "reward",
-    "rollout", "router", "sampling", "schedule",
+    "adapter", "advantage", "aggregation", "algo", "callbacks", "critic", "data", "judge", "kl", "policy", "preference", "ranking", "ratio",
+    "reward", "rollout", "router", "sampling", "schedule",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""
-SERVICES = {"report", "run", "templates"}
+SERVICES = {"report", "rules", "run", "templates"}
 """Packages whose classes nobody chooses."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner"},
     "callbacks": {"JsonlLogger", "Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
-    "policy": {"Policy", "ScalarModel"},
+    "policy": {"AdaptedPolicy", "Policy", "ScalarModel"},
     "reward": {"Isolated"},
 }
 """Public classes of a group's package that are no parts."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlmods.algo.batch import Batch
 from rlmods.algo.optimizer_steps import OptimizerSteps
@@ -20,7 +21,7 @@ from rlmods.metrics import Meter, peak_memory_mb
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
 from rlmods.sharding import gathered
-from rlmods.types import Prompt
+from rlmods.types import Prompt, UserError
 
 
 class Learner(OptimizerSteps):
@@ -30,7 +31,7 @@ class Learner(OptimizerSteps):
     optimizer steps (Lightning's `global_step` does too, but overshoots inside a training step).
     """
 
-    groups: ClassVar[tuple[str, ...]] = ("data", "policy")
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "adapter")
     """Configuration groups this algorithm uses; overriding any other one is refused."""
     recipe: ClassVar[dict[str, str]] = {}
     """The paper's choice in each group; a run that differs is labelled so."""
@@ -172,13 +173,27 @@ class Learner(OptimizerSteps):
     def state(self) -> dict[str, Any]:
         """What a resumed run needs beyond what Lightning saves, the same on every rank: plain values and tensors only."""
         counts = {name: getattr(self, name) for name in ("iteration", "optimizer_steps", "response_tokens")}
+        counts |= {"bases": self.bases}
         return counts | {"reference": self.reference.state_dict(), "controllers": {n: x.state_dict() for n, x in self.controllers.items()}}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.iteration, self.optimizer_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
+        if state["bases"] != self.bases:
+            raise UserError("what lies under the adapter is not what the run began with: give the policy as it was then")
         self.reference.load_state_dict(state.get("reference", {}))
         for name, part in self.controllers.items():
             part.load_state_dict(state["controllers"][name])
+
+    @property
+    def bases(self) -> dict[str, str]:
+        """Fingerprint of what lies under the adapter, by network."""
+        found = {name: getattr(network, "base", None) for name, network in self.networks.items()}
+        return {name: base for name, base in found.items() if base is not None}
+
+    def frozen(self) -> dict[str, Tensor]:
+        """What a checkpoint leaves out: weights that are not trained, which loading the policy makes again."""
+        names = tuple(f"{name}." for name, x in self.named_parameters(remove_duplicate=False) if not x.requires_grad)
+        return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(names)}
 
     @property
     def shares(self) -> dict[str, Any]:
@@ -188,9 +203,14 @@ class Learner(OptimizerSteps):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         mine = {name: part.share() for name, part in self.shares.items()}
         checkpoint["rlmods"] = self.state() | {"ranks": gathered(mine)}
+        if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):  # a folder of shards holds everything
+            frozen = self.frozen()
+            checkpoint["state_dict"] = {name: x for name, x in checkpoint["state_dict"].items() if name not in frozen}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.load_state(checkpoint["rlmods"])
+        if "state_dict" in checkpoint:
+            checkpoint["state_dict"] |= self.frozen()
         ranks = checkpoint["rlmods"]["ranks"]
         for name, part in self.shares.items():
             part.load_shares([rank[name] for rank in ranks], self.global_rank, self.trainer.world_size)

@@ -9,7 +9,7 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.policy.fingerprint import fingerprint
-from rlmods.sharding import full_state, load_full_state
+from rlmods.sharding import full
 from rlmods.types import UserError
 
 
@@ -33,8 +33,8 @@ class Reference:
         return self.policy
 
     def to(self, device: torch.device) -> None:
-        if self.policy is not None:
-            self.policy.to(device)
+        for network in self.networks:
+            network.to(device)
 
     def release(self) -> None:
         """Free its memory: what it would say is known."""
@@ -42,8 +42,8 @@ class Reference:
 
     @property
     def networks(self) -> list[Policy]:
-        """What it takes to ask it beside the policy, for those who shard it."""
-        return [] if self.policy is None else [self.policy]
+        """What it takes to ask it beside the policy, for those who shard it: nothing where it is an adapter in the policy's network."""
+        return [] if self.policy is None or self.policy.shares_network else [self.policy]
 
     @property
     def moves(self) -> bool:
@@ -54,10 +54,10 @@ class Reference:
         """Become the learner's policy where a round of `every` iterations has ended: before the first batch of the next one, so that what
         is measured at the end of a round is still measured from where the round began."""
         if self.moves and learner.iteration > 0 and learner.iteration % self.every == 0:
-            self().load_state_dict(learner.policy.state_dict())
+            self().take(learner.policy.own())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"origin": self.origin} | ({"weights": full_state(self())} if self.moves else {})
+        return {"origin": self.origin} | ({"weights": full({n: x.detach() for n, x in self().own().items()})} if self.moves else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """
@@ -65,6 +65,6 @@ class Reference:
             UserError: the policy that training starts from is another one than it was.
         """
         if self.moves:
-            load_full_state(self(), state["weights"])
+            self().take(state["weights"])
         elif self.origin is not None and state.get("origin", self.origin) != self.origin:
             raise UserError("the reference is where training began, and policy= is not that any more: give the policy as it was then")

@@ -14,6 +14,8 @@ from rlmods.policy.scalar import ScalarModel
 class Scalar(Offline):
     """Trains the policy's trunk under a head of one number; the policy itself is neither trained nor saved."""
 
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: a scalar model is trained in full
+
     facts: ClassVar[dict[str, Any]]
     """What its numbers mean, for whoever loads it."""
 

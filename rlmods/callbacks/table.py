@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
+from torch import nn
 
 from rlmods.run import RunDir
 
@@ -23,18 +25,23 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
     steps = batch.epochs * batch.minibatches
     alone = "; on fresh rows the ratio is 1 in a single step, whatever ratio= says" if steps == 1 and "ratio" in plan.parts else ""
-    sizes = {name: sum(p.numel() for p in network.parameters()) / 1e6 for name, network in learner.networks.items()}
     main, *others = learner.networks
+    copied = list(learner.reference().own().values()) if learner.reference else []
+    sizes = {name: _millions(network.parameters(), without=copied) for name, network in learner.networks.items()}
+    trained = _millions(p for p in learner.networks[main].parameters() if p.requires_grad)
+    share = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
+    shown = (*plan.parts, "data", "policy", "adapter")
+    copy = f"a frozen copy{' of what is trained' * bool(share)}, {_millions(copied):.2f}M more"
     freed = ", until it has scored the data once" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
     passes = "" if online else f" = {length * batch.prompts / len(plan.splits.train):.2g} passes over the data"
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
-        "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in (*plan.parts, "data", "policy")),
-        main: f"{sizes[main]:.1f}M parameters, {dtype}",
+        "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in shown),
+        main: f"{sizes[main]:.1f}M parameters{share}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
-        "reference": f"a frozen copy, {sizes[main]:.1f}M more{freed}" if learner.reference else "none, as no KL is asked for",
+        "reference": copy + freed if learner.reference else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
         **({"ptx": f"{len(plan.ptx)} rows to imitate, {learner.stream.num_rows} beside each optimizer step"} if plan.ptx else {}),
         "iteration": size,
@@ -50,6 +57,11 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     for name, value in lines.items():
         table.add_row(f"[bold]{name}", value)
     (console or Console()).print(table)
+
+
+def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:
+    left_out = {id(p) for p in without}
+    return sum(p.numel() for p in parameters if id(p) not in left_out) / 1e6
 
 
 def _origin(plan: Plan, directory: RunDir) -> str:

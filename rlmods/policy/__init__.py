@@ -1,9 +1,10 @@
 """Language models to train."""
 
+from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import HuggingFace
 from rlmods.policy.scalar import ScalarModel
 from rlmods.policy.smollm2 import SmolLM2
 from rlmods.policy.tiny import Tiny
 
-__all__ = ["HuggingFace", "Policy", "ScalarModel", "SmolLM2", "Tiny"]
+__all__ = ["AdaptedPolicy", "HuggingFace", "Policy", "ScalarModel", "SmolLM2", "Tiny"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -11,13 +12,12 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rlmods.policy.dropout import dropout_restored, without_dropout
 from rlmods.policy.routers import Contexts, Routers, stacked
 from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import full_state, is_first
+from rlmods.sharding import cut, full_state, is_first
 from rlmods.types import UserError
 
-JITTER = ("jitter_noise", "input_jitter_noise")
-"""Attributes of mixture-of-experts blocks that shake what a router reads while training: dropout by another name."""
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once: 256 MiB of float32. More tokens than fit are scored in chunks that backward recomputes."""
 
@@ -46,6 +46,8 @@ class Policy(Speaks, nn.Module):
 
     forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
     """Ways into the network beside `forward`, for those who shard it."""
+    base: str | None = None
+    """Fingerprint of the frozen weights under an adapter; None: every weight is trained."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -147,15 +149,57 @@ class Policy(Speaks, nn.Module):
         twin = copy.deepcopy(self)
         return twin.requires_grad_(False).eval()
 
+    @property
+    def shares_network(self) -> bool:
+        """Whether it is another policy's network with another adapter in force."""
+        return False
+
+    def own(self) -> dict[str, nn.Parameter]:
+        """What a frozen copy has for itself: every parameter by name, or those of an adapter."""
+        return dict(self.named_parameters())
+
+    @torch.no_grad()
+    def take(self, tensors: Mapping[str, Tensor]) -> None:
+        """Become the policy whose `own` tensors these are.
+
+        Raises:
+            ValueError: other names or shapes.
+        """
+        own = self.own()
+        if differ := sorted(own.keys() ^ tensors.keys()):
+            raise ValueError(f"{differ[0]} is on one side only")
+        for name, x in own.items():
+            if x.shape != tensors[name].shape:
+                raise ValueError(f"{name} has the shapes {tuple(x.shape)} and {tuple(tensors[name].shape)}")
+            x.copy_(cut(tensors[name], x))
+
+    def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
+        """Full weights by the names that transformers gives them, for engines and exports. `state`: of `self.model`, where sharded."""
+        yield from (self.model.state_dict() if state is None else state).items()
+
+    def with_adapter(self, config: Any) -> Policy:
+        """The same policy, of which only a new adapter (`peft.LoraConfig`) is trained. This one is used up."""
+        from rlmods.policy.adapted import AdaptedPolicy
+
+        return AdaptedPolicy(self, config)
+
+    def merged(self) -> Policy:
+        """The same policy without an adapter."""
+        return self
+
     def export(self, folder: Path) -> None:
         """Write a plain Hugging Face directory: weights, configuration with its dropout, generation config, tokenizer, chat template.
 
         For every rank; the first one writes."""
         state = full_state(self.model)
         if is_first():
-            with dropout_restored(self.model, self.dropout):
-                self.model.save_pretrained(folder, state_dict=state)
-            self.tokenizer.save_pretrained(folder)
+            self.write(folder, state)
+
+    def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:
+        """Write it, given the full state of `self.model`."""
+        with dropout_restored(self.model, self.dropout):
+            self.model.save_pretrained(folder, state_dict=state)
+        self.tokenizer.save_pretrained(folder)
 
 
 def _scatter(x: Tensor, mask: Tensor) -> Tensor:
@@ -170,42 +214,6 @@ def checkpoint_activations(model: Any, contexts: Contexts | None = None) -> None
     # transformers renames it during 5.x and warns of the old name.
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False} | ({} if contexts is None else {"context_fn": contexts}))
-
-
-def _configs(model: Any) -> list[Any]:
-    return list({id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values())
-
-
-def without_dropout(model: Any) -> list[dict[str, float]]:
-    """Switch off dropout in modules, functional attributes and configuration, and router jitter; return what the configuration said."""
-    said: list[dict[str, float]] = []
-    for config in _configs(model):
-        names = [n for n, v in vars(config).items() if isinstance(v, float) and (n.endswith(("dropout", "_pdrop")) or "dropout_" in n)]
-        said.append({n: getattr(config, n) for n in names})
-        for name in names:
-            setattr(config, name, 0.0)
-    for module in model.modules():
-        if isinstance(module, nn.modules.dropout._DropoutNd):
-            module.p = 0.0
-        for name, value in vars(module).items():
-            if isinstance(value, float) and ("dropout" in name or name in JITTER):
-                setattr(module, name, 0.0)
-    return said
-
-
-class dropout_restored:  # noqa: N801 - reads as a verb at its call
-    def __init__(self, model: Any, said: list[dict[str, float]]) -> None:
-        self.pairs = list(zip(_configs(model), said, strict=True))
-
-    def __enter__(self) -> None:
-        for config, values in self.pairs:
-            for name, value in values.items():
-                setattr(config, name, value)
-
-    def __exit__(self, *_: object) -> None:
-        for config, values in self.pairs:
-            for name in values:
-                setattr(config, name, 0.0)
 
 
 @torch.no_grad()

@@ -8,13 +8,20 @@ from typing import Any
 
 import torch
 
+from rlmods.policy.adapted import ADAPTER, base_of, load_adapter
 from rlmods.policy.base import Policy
+from rlmods.policy.quantization import quantization_config
+from rlmods.policy.text import eos_ids
 from rlmods.types import UserError
 
 
 @dataclass(frozen=True)
 class HuggingFace:
-    """Load a policy by hub name, from a directory, or from an earlier run (what it has exported)."""
+    """Load a policy by hub name, from a directory, or from an earlier run (what it has exported, an adapter merged into it).
+
+    The directory of an adapter (`RUN/export/adapter`, or what peft saved elsewhere) loads its base under it: adapter=lora trains that
+    adapter on, adapter=none merges it.
+    """
 
     name: str | None = None
     """Hub name, directory or run."""
@@ -26,6 +33,8 @@ class HuggingFace:
     """Attention implementation: one for sampling's, old, new and reference log-probabilities."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    quantization: str | None = None
+    """Bits of the frozen weights under an adapter: nf4 (QLoRA, arXiv 2305.14314) or int8, through bitsandbytes. null: `dtype`."""
 
     def __call__(self) -> Policy:
         """Load it.
@@ -35,10 +44,10 @@ class HuggingFace:
         """
         if self.name is None:
             raise UserError("policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or policy.name=RUN")
-        options = {} if self.revision is None else {"revision": self.revision}
-        checkpointing = self.gradient_checkpointing
+        options: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
+        options |= {"dtype": self.dtype, "attention": self.attention, "checkpointing": self.gradient_checkpointing}
         try:
-            return load(exported(self.name), dtype=self.dtype, attention=self.attention, checkpointing=checkpointing, **options)
+            return load(exported(self.name), quantization=self.quantization, **options)
         except UserError as error:
             raise UserError(f"policy.name={self.name}: {error}") from error
 
@@ -59,8 +68,16 @@ def exported(source: str | Path) -> str | Path:
     return run / "export"
 
 
-def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", checkpointing: bool = False, **options: Any) -> Policy:
-    """Model and tokenizer from a hub name or directory, as a `Policy`.
+def load(
+    name: str | Path,
+    *,
+    dtype: str = "float32",
+    attention: str = "sdpa",
+    checkpointing: bool = False,
+    quantization: str | None = None,
+    **options: Any,
+) -> Policy:
+    """Model and tokenizer from a hub name or directory, as a `Policy`; with an adapter where the directory holds one.
 
     Raises:
         UserError: there is none, it is no causal language model, or weights are missing.
@@ -69,12 +86,21 @@ def load(name: str | Path, *, dtype: str = "float32", attention: str = "sdpa", c
 
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
+    if (Path(name).expanduser() / ADAPTER).is_file():
+        folder = Path(name).expanduser()
+        base = load(base_of(folder), dtype=dtype, attention=attention, checkpointing=checkpointing, quantization=quantization, **options)
+        if (folder / "tokenizer_config.json").is_file():  # some trainers save theirs beside it
+            base.tokenizer = AutoTokenizer.from_pretrained(folder)
+            base.eos_ids = eos_ids(base.model, base.tokenizer)
+        return load_adapter(folder, base)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **options)
         config = AutoConfig.from_pretrained(name, **options)
         if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
             raise UserError(f"{str(name)!r} is a reward model, which cannot write; give a policy's run or model")
-        settings = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
+        settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
+        if quantization is not None:
+            settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

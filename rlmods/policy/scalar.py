@@ -14,7 +14,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rlmods.ops import masked_mean, masked_sum, pack
-from rlmods.policy.base import Policy, checkpoint_activations, dropout_restored, without_dropout
+from rlmods.policy.base import Policy, checkpoint_activations
+from rlmods.policy.dropout import dropout_restored, without_dropout
 from rlmods.policy.text import Speaks, eos_ids
 from rlmods.sharding import full_state, is_first
 from rlmods.types import UserError
@@ -154,7 +155,8 @@ class ScalarModel(Speaks, nn.Module):
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])  # transformers scores the last token that is not padding
         # Only now: a layer that knows it would not train its embedding, be it the end of text.
         model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
-        model.base_model.load_state_dict(policy.model.base_model.state_dict())
+        trunk = f"{policy.model.base_model_prefix}."
+        model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
         scalar = ScalarModel(model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)

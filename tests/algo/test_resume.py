@@ -10,6 +10,7 @@ import lightning as L
 import pytest
 import torch
 
+from rlmods.adapter import LoRA
 from rlmods.advantage import EMA, GAE, Accept
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
 from rlmods.callbacks import IterationCheckpoint
@@ -90,6 +91,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "process_reward_model": {"kind": ProcessRewardModel, "rollout": None, "reward": None, "batch": Batch(prompts=4)},
     "sft": {"kind": SFT, "batch": Batch(prompts=4, minibatches=2)},
+    "lora": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2)},
+    "lora moving reference": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "reference_every": 2},
+    "lora ppo": {
+        "kind": PPO,
+        "adapter": LoRA(rank=4),
+        "advantage": GAE(),
+        "critic": Separate(),
+        "kl": Penalty("k1", 0.05, "reward"),
+        "batch": Batch(prompts=4, samples=4, epochs=2),
+    },
+    "lora dpo": {"kind": DPO, "adapter": LoRA(rank=4), "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},
 }
 
 

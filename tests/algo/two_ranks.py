@@ -25,6 +25,7 @@ from tests.test_compose import ALGORITHMS, alone, plan
 
 ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
+LORA = ("adapter=lora", "adapter.rank=4")
 SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
 OTHERS: dict[str, tuple[str, ...]] = {
     **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
@@ -35,6 +36,9 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "ppo imitating": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.ptx_rows=5", "algo.normalize_reward=true"),
     "ppo shared imitating": ("algo=ppo", *ONLINE, "critic=shared", "algo.ptx_coefficient=0.5"),
     "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
+    "grpo lora": ("algo=grpo", *ONLINE, *LORA, "policy.gradient_checkpointing=true"),
+    "ppo lora": ("algo=ppo", *ONLINE, *LORA, "critic=shared", "algo.reference_every=1", "algo.ptx_coefficient=0.5"),
+    "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
     "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
@@ -67,7 +71,7 @@ CASES = [*ALGORITHMS, *OTHERS]
 ORDERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
     "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
-    "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting",
+    "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ

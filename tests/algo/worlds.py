@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.loggers import Logger
 
 from rlmods import trainer as trainers
+from rlmods.adapter import NoAdapter
 from rlmods.advantage import GroupNorm
 from rlmods.aggregation import TokenMean
 from rlmods.algo import Batch, Learner, PolicyGradient
@@ -45,7 +46,7 @@ def policy(seed: int = 0, **options: Any) -> Policy:
 def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
     given: dict[str, Any] = {
         "name": "test",
-        "policy": change.pop("policy", None) or policy(),
+        "policy": change.pop("adapter", NoAdapter())(change.pop("policy", None) or policy()),
         "rollout": Local(max_tokens=8),
         "reward": even,
         "optimizer": partial(torch.optim.AdamW, lr=1e-2),

@@ -1,0 +1,35 @@
+"""Adapted policies to test with."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from rlmods.adapter import LoRA
+from rlmods.policy import Policy
+from tests.policy.test_base import MODELS, PDROP, policy
+
+
+def base(kind: str = "llama", **options: Any) -> Policy:
+    change = PDROP if kind == "gpt2" else {"attention_dropout": 0.5}
+    return policy(MODELS[kind](**change), **options)
+
+
+def lora(kind: str = "llama", *, on: Policy | None = None, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    return LoRA(**{"rank": 4} | settings)(base(kind) if on is None else on)
+
+
+def moved(made: Any, by: float = 0.1, seed: int = 0) -> Any:
+    """As if it had been trained: every tensor of the adapter is another one."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for x in made.own().values():
+            x += by * torch.randn(x.shape, generator=generator)
+    return made
+
+
+def frozen(made: Any) -> dict[str, torch.Tensor]:
+    """Copies of what is not trained."""
+    return {name: x.clone() for name, x in made.named_parameters() if not x.requires_grad}
