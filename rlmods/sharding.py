@@ -31,7 +31,8 @@ def shard(network: nn.Module, mesh: DeviceMesh, *, dtype: torch.dtype | None = N
     """
     options: dict[str, Any] = {"mesh": mesh, "mp_policy": MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)}
     if offload:
-        options["offload_policy"] = CPUOffloadPolicy()
+        options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
+        network.runs_on = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")  # type: ignore[assignment]
     for block in blocks(network):
         fully_shard(block, **options)
     # The root's weights too: torch would keep them gathered after a forward without backward, and an update would not reach them.
@@ -44,6 +45,12 @@ def blocks(network: nn.Module) -> list[nn.Module]:
     """The parts that transformers says belong together: one a layer. None in a network that is no transformer."""
     names = {name for module in network.modules() for name in getattr(module, "_no_split_modules", None) or ()}
     return [module for module in network.modules() if type(module).__name__ in names]
+
+
+def device_of(network: nn.Module) -> torch.device:
+    """Where its forward runs; with offload its weights lie elsewhere."""
+    found: Any = getattr(network, "runs_on", None)
+    return found if isinstance(found, torch.device) else next(network.parameters()).device
 
 
 def is_sharded(network: nn.Module) -> bool:
@@ -70,6 +77,13 @@ def whole(network: Any) -> Iterator[None]:
 def is_first() -> bool:
     """Whether this is the rank that writes."""
     return not (dist.is_available() and dist.is_initialized()) or dist.get_rank() == 0
+
+
+def level(network: nn.Module) -> None:
+    """The first rank's weights on every rank, where each has trained a whole copy by itself."""
+    if dist.is_available() and dist.is_initialized():
+        for x in network.state_dict().values():
+            dist.broadcast(x, 0)
 
 
 def gathered(x: T) -> list[T]:

@@ -79,7 +79,10 @@ class FSDP2(ModelParallelStrategy):
         sharding.shard(network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload)
 
     def model_to_device(self) -> None:
-        if not self.offload:
+        if self.offload:  # cutting has moved what belongs on the device
+            assert self.lightning_module is not None
+            self.lightning_module._device = self.root_device
+        else:
             super().model_to_device()
 
     # Checkpoints of whole tensors

@@ -9,7 +9,7 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.policy.fingerprint import fingerprint
-from rlmods.sharding import full
+from rlmods.sharding import full, is_sharded
 from rlmods.types import UserError
 
 
@@ -34,7 +34,8 @@ class Reference:
 
     def to(self, device: torch.device) -> None:
         for network in self.networks:
-            network.to(device)
+            if not is_sharded(network):  # its shards are where they belong
+                network.to(device)
 
     def release(self) -> None:
         """Free its memory: what it would say is known."""

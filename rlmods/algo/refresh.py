@@ -17,6 +17,7 @@ from rlmods.ops import pack
 from rlmods.pairs import better, gaps, right
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
+from rlmods.sharding import level
 from rlmods.types import Comparison, Prompt, Response
 
 
@@ -92,6 +93,7 @@ class Refresh:
         network.requires_grad_(False)
         for parameter in network.parameters():
             parameter.grad = None
+        level(network)
         network.facts["offset"] = self.reading(network, fresh)[2]
         return {"pairs": num_pairs, "pair_accuracy": agreed / max(1.0, num_pairs), "loss": sum(losses) / len(losses)}
 

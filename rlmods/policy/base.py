@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from rlmods.policy.dropout import dropout_restored, without_dropout
 from rlmods.policy.routers import Contexts, Routers, stacked
 from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import cut, full_state, is_first
+from rlmods.sharding import cut, device_of, full_state, is_first
 from rlmods.types import UserError
 
 LOGITS_PER_CHUNK = 2**26
@@ -65,7 +65,7 @@ class Policy(Speaks, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return device_of(self)
 
     def forward(
         self,

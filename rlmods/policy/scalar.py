@@ -17,7 +17,7 @@ from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import dropout_restored, without_dropout
 from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import full_state, is_first
+from rlmods.sharding import device_of, full_state, is_first
 from rlmods.types import UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -86,7 +86,7 @@ class ScalarModel(Speaks, nn.Module):
 
     @property
     def device(self) -> torch.device:
-        return next(self.parameters()).device
+        return device_of(self)
 
     @property
     def facts(self) -> dict[str, Any]:
