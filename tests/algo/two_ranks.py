@@ -80,6 +80,10 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {"ddp": (DDP, CASES), "fsdp": (FS
 """Where a case runs on two ranks."""
 
 
+ROUNDS = ("iterative_grpo", "grpo moving reference")
+"""Cases in which something moves between iterations."""
+
+
 class Abstains:
     """No reward for some prompts: their rows carry no loss."""
 
@@ -106,7 +110,7 @@ class Tape(L.Callback):
 
 
 def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
-    """Weights, metrics and samples of one iteration of plain gradient descent: weights then tell what the gradient was."""
+    """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient was."""
     quiet()
     made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
     learner: Any = made.learner()
@@ -117,7 +121,8 @@ def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     log, tape = Log(), Tape()
     options = {"accelerator": "cpu", "devices": 1, **options}
     before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
-    trainer = trainers.build(max_iterations=1, callbacks=[tape], loggers=[log], **options)
+    iterations = 2 if case in ROUNDS else 1
+    trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
     trainer.fit(learner, datamodule=made.data())
     rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows]
     weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
