@@ -14,6 +14,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from rlmods.run import lock
 from rlmods.run.files import atomic_write
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration
 from rlmods.types import UserError
@@ -62,14 +63,13 @@ class RunDir:
         identifies the run. Every rank calls it.
 
         Raises:
-            UserError: the directory holds a run and `resume` does not continue it, settings changed since, no such checkpoint.
-                Nothing is written then.
+            UserError: another process runs there, the directory holds a run and `resume` does not continue it, settings changed since,
+                no such checkpoint. Nothing is written then.
         """
         path = Path(config.run_dir).expanduser().absolute()
         config.run_dir = str(path)
         if is_first_rank():
-            run = cls._checked(path, config)
-            run._record(config)
+            run = cls._own(path, config)
             os.environ[HANDOVER] = str(path)
         if store := _torchrun_store():
             key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_opened)}"
@@ -80,6 +80,27 @@ class RunDir:
             path = Path(os.environ.get(HANDOVER, path))
         config.run_dir = str(path)
         return run if is_first_rank() else cls._found(path, config)
+
+    @classmethod
+    def _own(cls, path: Path, config: DictConfig) -> RunDir:
+        """Locked until this process ends, checked, and recorded."""
+        locked = False
+        try:
+            if (path / lock.NAME).is_file():  # otherwise a mistake leaves nothing behind
+                locked = lock.hold(path)
+            run = cls._checked(path, config)
+            path.mkdir(parents=True, exist_ok=True)
+            locked = lock.hold(path) or locked
+            run._record(config)
+        except (UserError, OSError) as error:
+            if locked:
+                lock.release(path)
+            if isinstance(error, FileExistsError):
+                raise _holds_run(path) from error
+            if isinstance(error, OSError):
+                raise UserError(f"run_dir={path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+            raise
+        return run
 
     @classmethod
     def _found(cls, path: Path, config: DictConfig) -> RunDir:
@@ -107,15 +128,9 @@ class RunDir:
         """`config.yaml` and `versions.txt`; a run that goes on keeps those and adds its own under the iteration's name."""
         going_on = (self.path / "config.yaml").exists()
         suffix = f".resumed_{max(self.iteration, 0):06d}" if going_on else ""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
-                file.write(as_yaml(config))
-            atomic_write(self.path / f"versions{suffix}.txt", _versions())
-        except FileExistsError as error:
-            raise _holds_run(self.path) from error
-        except OSError as error:
-            raise UserError(f"run_dir={self.path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+        with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
+            file.write(as_yaml(config))
+        atomic_write(self.path / f"versions{suffix}.txt", _versions())
 
 
 def is_first_rank() -> bool:
