@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import subprocess
@@ -15,12 +16,12 @@ from omegaconf import DictConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.run import lock
-from rlmods.run.files import atomic_write
+from rlmods.run.files import atomic_write, dumps
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration
 from rlmods.types import UserError
 
 HANDOVER = "RLMODS_RUN_DIR"
-"""Environment variable in which the first rank passes the directory to processes that it starts."""
+"""Environment variable in which the first rank tells processes that it starts where to run, and from which checkpoint."""
 
 PACKAGES = ("rlmods", "torch", "lightning", "transformers", "hydra-core", "numpy")
 
@@ -70,16 +71,26 @@ class RunDir:
         config.run_dir = str(path)
         if is_first_rank():
             run = cls._own(path, config)
-            os.environ[HANDOVER] = str(path)
+            os.environ[HANDOVER] = run._told()
+        told = os.environ.get(HANDOVER)
         if store := _torchrun_store():
             key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_opened)}"
             if is_first_rank():
-                store.set(key, str(path))
-            path = Path(store.get(key).decode())
-        elif not is_first_rank():
-            path = Path(os.environ.get(HANDOVER, path))
-        config.run_dir = str(path)
-        return run if is_first_rank() else cls._found(path, config)
+                store.set(key, run._told())
+            told = store.get(key).decode()
+        if not is_first_rank():
+            run = cls._heard(told) if told else cls._found(path, config)
+        config.run_dir = str(run.path)
+        return run
+
+    def _told(self) -> str:
+        return dumps({"path": self.path, "checkpoint": self.checkpoint, "iteration": self.iteration})
+
+    @classmethod
+    def _heard(cls, told: str) -> RunDir:
+        """All ranks go on from the same checkpoint, and only the first reads it twice."""
+        found = json.loads(told)
+        return cls(Path(found["path"]), Path(found["checkpoint"]) if found["checkpoint"] else None, found["iteration"])
 
     @classmethod
     def _own(cls, path: Path, config: DictConfig) -> RunDir:

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -53,7 +54,7 @@ def test_a_relative_directory_is_made_absolute_for_everyone(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     given = config(Path("runs/a"))
     assert RunDir.open(given).path == tmp_path / "runs/a"
-    assert given.run_dir == os.environ[HANDOVER] == str(tmp_path / "runs/a")
+    assert given.run_dir == json.loads(os.environ[HANDOVER])["path"] == str(tmp_path / "runs/a")
 
 
 def test_a_directory_with_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
