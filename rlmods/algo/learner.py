@@ -147,15 +147,10 @@ class Learner(OptimizerSteps):
         for logger in self.loggers:
             logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
-    def notify(self, hook: str, *args: Any) -> None:
-        """Call a hook of ours on every callback that has it."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if method := getattr(callback, hook, None):
-                method(self.trainer, self, *args)
-
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Add the wall time of the block to `time/<stage>_s`."""
+        self.notify("on_safe_point")
         start = time.perf_counter()
         with self.at(stage):
             yield

@@ -54,6 +54,12 @@ class OptimizerSteps(L.LightningModule):
         """What is trained, the main one first."""
         return {"policy": self.policy}
 
+    def notify(self, hook: str, *args: Any) -> None:
+        """Call a hook of ours on every callback that has it."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if method := getattr(callback, hook, None):
+                method(self.trainer, self, *args)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """One a network, with settings of its own where it has any."""
         return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
@@ -76,6 +82,7 @@ class OptimizerSteps(L.LightningModule):
             for micro, _ in self.microbatches(rows)
         ]
         for i, (micro, loss, totals) in enumerate(parts):
+            self.notify("on_safe_point")
             with self.summed_over_ranks(i == len(parts) - 1):
                 # DDP and FSDP average gradients over ranks; the totals are global already.
                 self.manual_backward(loss(micro, totals) * self.trainer.world_size)
@@ -109,6 +116,7 @@ class OptimizerSteps(L.LightningModule):
         chunks = pack(batch.sizes, self.batch.token_budget)
         for i in range(int(self.across_ranks(torch.tensor(len(chunks)), "max"))):
             self.place += 1
+            self.notify("on_safe_point")
             if i < len(chunks):
                 yield batch.select(chunks[i]).trim(), chunks[i]
             else:

@@ -5,7 +5,8 @@ from rlmods.callbacks.hacking import HackingMonitor
 from rlmods.callbacks.jsonl import JsonlLogger
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
+from rlmods.callbacks.stop import GracefulStop
 from rlmods.callbacks.summary import Summary
 from rlmods.callbacks.watchdog import Watchdog
 
-__all__ = ["HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary", "Watchdog"]
+__all__ = ["GracefulStop", "HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary", "Watchdog"]

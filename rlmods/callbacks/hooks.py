@@ -36,3 +36,7 @@ class Hooks(Protocol):
     def on_lost_rank(self, trainer: Trainer, learner: Any, why: str) -> None:
         """Another rank is gone or hangs, and this process is about to end. From a thread of its own: no collectives."""
         ...
+
+    def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
+        """Within an iteration, often: where an exception leaves nothing half written."""
+        ...

@@ -12,6 +12,7 @@ import lightning as L
 from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import headline
+from rlmods.callbacks.stop import DeadlineError
 from rlmods.run import RunDir, write_summary, writing
 from rlmods.types import UserError
 
@@ -53,7 +54,11 @@ class Summary(L.Callback):
             print(f"{self.label}: {'; '.join(fact for fact in facts if fact)}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"
+        kind = (
+            "interrupted"
+            if isinstance(exception, KeyboardInterrupt | DeadlineError)
+            else f"failed: {type(exception).__name__}: {exception}"
+        )
         try:
             self._write(trainer, pl_module, " ".join(kind.split()))
         except UserError as error:  # the exception is what the user should hear of
