@@ -40,3 +40,7 @@ class Hooks(Protocol):
     def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
         """Within an iteration, often: where an exception leaves nothing half written."""
         ...
+
+    def on_nonfinite_batch(self, trainer: Trainer, learner: Any, study: Mapping[str, Any]) -> None:
+        """On every rank, before a run ends for optimizer steps that were not finite: plain values and tensors of the last of them."""
+        ...
