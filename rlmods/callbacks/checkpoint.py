@@ -56,6 +56,8 @@ class IterationCheckpoint(Callback):
         self.failures = 0
         self._saved = self._tried = -1
         self._failed: str | None = None
+        self._known: set[int] = set()
+        """Iterations whose checkpoints are of this run, and not of a future that a broken one has undone. On the first rank."""
         self._values: dict[int, float] = {}
         """The metric of `best`, by saved iteration."""
         self._validated: tuple[int, float] | None = None
@@ -73,8 +75,8 @@ class IterationCheckpoint(Callback):
         if trainer.is_global_zero:
             for leftover in self.folder.glob(".iteration_*.tmp"):
                 _remove(leftover)
-            past = [iteration for iteration, _ in numbered(self.folder) if iteration <= learner.iteration]
-            values = self.retention.read(self.folder / "best.json", past)
+            self._known = {iteration for iteration, _ in numbered(self.folder) if iteration <= learner.iteration}
+            values = self.retention.read(self.folder / "best.json", self._known)
         self._values = trainer.strategy.broadcast(values)
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
@@ -133,10 +135,11 @@ class IterationCheckpoint(Callback):
             self._saved = iteration
             if self._validated and self._validated[0] == iteration:
                 self._values[iteration] = self._validated[1]
-            self._tidy(trainer, iteration)
+            self._known.add(iteration)
+            self._tidy(trainer)
 
-    def _tidy(self, trainer: Trainer, iteration: int) -> None:
-        there = {number: path for number, path in numbered(self.folder) if number <= iteration} if trainer.is_global_zero else {}
+    def _tidy(self, trainer: Trainer) -> None:
+        there = {number: path for number, path in numbered(self.folder) if number in self._known} if trainer.is_global_zero else {}
         kept = self.retention.kept(there, self._values)
         self._values = trainer.strategy.broadcast({number: value for number, value in self._values.items() if number in kept})
         if trainer.is_global_zero:

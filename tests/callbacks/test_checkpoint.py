@@ -136,11 +136,16 @@ class TestRetention:
 
     def test_a_best_from_beyond_the_resumed_iteration_is_forgotten(self, tmp_path: Path) -> None:
         """It did not happen, as far as this run is concerned."""
-        values = [0.1, 0.2, 0.9]
-        how: dict[str, Any] = {"every": 1, "keep": 0, "best": "val/accuracy"}
-        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **how)])
-        fit(Validating([0.1, 0.2, 0.15]), 3, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000002.ckpt")
+        how: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
+        fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **how)])
+        fit(Validating([0.1, 0.2, 0.15, 0.1]), 4, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000002.ckpt")
         assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == "iteration_000002.ckpt"
+
+    def test_a_broken_one_that_is_passed_again_takes_no_place(self, tmp_path: Path) -> None:
+        fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
+        (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
+        fit(Tiny(), 4, [IterationCheckpoint(tmp_path, every=2, keep=2)], resume=tmp_path / "iteration_000002.ckpt")
+        assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
 
     def test_a_metric_that_is_not_there_is_said_before_the_first_iteration(self, tmp_path: Path) -> None:
         checkpoint = IterationCheckpoint(tmp_path, best="val/acuracy")

@@ -108,8 +108,9 @@ class TestDeadline:
             train(made, 3, callbacks=(Slow(), stop, Sends(1, signal.SIGTERM)))
         assert made.iteration == 0
 
-    def test_null_waits(self) -> None:
-        stop = GracefulStop(grace_s=None)
+    @pytest.mark.parametrize("grace_s", [60.0, None])
+    def test_where_there_is_time_it_ends(self, grace_s: float | None) -> None:
+        stop = GracefulStop(grace_s)
         made = learner(reward=lambda responses: time.sleep(0.2) or [float(r.tokens[0] % 2) for r in responses])
         train(made, 3, callbacks=(stop, Sends(1, signal.SIGTERM)))
         assert (made.iteration, stop.exit_status) == (1, 75)
