@@ -102,6 +102,7 @@ class RunDir:
             run = cls._checked(path, config)
             path.mkdir(parents=True, exist_ok=True)
             locked = lock.hold(path) or locked
+            lock.sign(path)
             run._record(config)
         except (UserError, OSError) as error:
             if locked:

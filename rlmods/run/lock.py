@@ -45,9 +45,14 @@ def hold(folder: Path) -> bool:
             raise
         warnings.warn(f"{folder}: this file system knows no locks ({error.strerror}): start no second run there", stacklevel=2)
     _held[folder] = file
+    return True
+
+
+def sign(folder: Path) -> None:
+    """Write down who has it, for others to be told."""
+    file = _held[folder.resolve()]
     os.ftruncate(file, 0)
     os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
-    return True
 
 
 def release(folder: Path) -> None:

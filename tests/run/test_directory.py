@@ -162,8 +162,11 @@ def test_a_directory_in_use_is_refused_and_left_as_it_was(tmp_path: Path) -> Non
 def test_a_refused_directory_is_left_to_others(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     lock.release(tmp_path)
+    (tmp_path / lock.NAME).write_text("process 1 on another host\n")
+    before = files(tmp_path)
     with pytest.raises(UserError, match="already holds a run"):
         RunDir.open(config(tmp_path))
+    assert files(tmp_path) == before
     other, children = holder(tmp_path)
     assert len(children) == 2, "it could not hold it"
     other.kill()

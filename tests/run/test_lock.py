@@ -18,6 +18,7 @@ import os, subprocess, sys
 from pathlib import Path
 from rlmods.run import lock
 lock.hold(Path(sys.argv[1]))
+lock.sign(Path(sys.argv[1]))
 program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 fork = os.fork()
 if fork == 0:
@@ -61,6 +62,7 @@ class TestHold:
     def test_once_for_all_of_this_process(self, tmp_path: Path) -> None:
         assert lock.hold(tmp_path)
         assert not lock.hold(tmp_path / "." / "../" / tmp_path.name)
+        lock.sign(tmp_path)
         assert (tmp_path / lock.NAME).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
         lock.release(tmp_path)
         assert lock.hold(tmp_path)
