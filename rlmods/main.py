@@ -9,6 +9,7 @@ import sys
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import transformers
@@ -18,11 +19,13 @@ from omegaconf import DictConfig
 
 from rlmods import compose
 from rlmods.algo import Learner
-from rlmods.callbacks import JsonlLogger, Summary
+from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
+from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
 from rlmods.overrides import explain_override
 from rlmods.plugins import explain
-from rlmods.run import RunDir
+from rlmods.run import RunDir, is_first_rank
+from rlmods.run.resume import numbered
 from rlmods.strategy import check_resume
 from rlmods.types import UserError
 
@@ -57,7 +60,21 @@ def main(config: DictConfig) -> None:
     if learner.iteration < learner.max_iterations:
         settings = [typed for typed in hydra.overrides.task if typed.split("=")[0] not in ("run_dir", "resume")]
         again = shlex.join(["python", "train.py", *settings, f"run_dir={config.run_dir}", "resume=auto"])
-        sys.exit(f"interrupted after iteration {learner.iteration}; to go on: {again}")
+        _leave(learner, RunDir(Path(config.run_dir)), again)
+
+
+def _leave(learner: Learner, directory: RunDir, again: str) -> None:
+    """Say where it stands and how to go on. The first rank speaks for all: launchers take the status of another for a crash."""
+    if not is_first_rank():
+        sys.exit(0)
+    saved = max((iteration for iteration, _ in numbered(directory.checkpoints)), default=0)
+    callbacks = learner.trainer.callbacks  # type: ignore[attr-defined]
+    stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
+    where = f"after iteration {learner.iteration}"
+    if stop.gave_up:
+        where = f"within iteration {learner.iteration + 1}, what came after iteration {saved} is repeated"
+    print(f"interrupted {where}; to go on: {again}", file=sys.stderr, flush=True)
+    sys.exit(stop.exit_status)
 
 
 def _check_sweep(typed: Sequence[str]) -> None:
@@ -96,6 +113,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     show_plan(plan, learner, directory)
     try:
         trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
+    except DeadlineError:  # the callback knows
+        pass
     except RuntimeError as error:
         if lost := getattr(trainer, "lost", None):
             raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error

@@ -23,9 +23,11 @@ class Batch:
     """Tokens of one forward and backward, padding included. Memory grows with it; results do not change."""
     max_norm: float = 1.0
     """Gradients are scaled down to this global norm."""
+    max_nonfinite: int = 3
+    """Optimizer steps in a row that a NaN or infinite loss or gradient may cost; that many end the run."""
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "samples", "epochs", "minibatches", "token_budget"):
+        for name in ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite"):
             if getattr(self, name) < 1:
                 raise ValueError(f"batch.{name}={getattr(self, name)}: must be at least 1")
         if self.max_norm <= 0:

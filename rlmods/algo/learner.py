@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
 from collections import Counter
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from rlmods.algo.batch import Batch
+from rlmods.algo.nonfinite import Nonfinite
 from rlmods.algo.optimizer_steps import OptimizerSteps
 from rlmods.algo.reference import Reference
 from rlmods.evaluation import Validation
@@ -62,6 +64,7 @@ class Learner(OptimizerSteps):
         self.reference = Reference()
         self.iteration, self.optimizer_steps, self.response_tokens = 0, 0, 0
         self.meter = Meter()
+        self.nonfinite = Nonfinite(batch.max_nonfinite)
         self.seconds: Counter[str] = Counter()
         self.stage, self.place = "start", 0
         self.samples: list[dict[str, Any]] = []
@@ -116,8 +119,9 @@ class Learner(OptimizerSteps):
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
+        steering = {name: value for name, value in metrics.items() if math.isfinite(value)}  # or a coefficient would be NaN for ever
         for controller in self.controllers.values():
-            controller.adapt(metrics)
+            controller.adapt(steering)
         self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
         self.meter, self.samples = Meter(self.device), []
@@ -147,15 +151,10 @@ class Learner(OptimizerSteps):
         for logger in self.loggers:
             logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
-    def notify(self, hook: str, *args: Any) -> None:
-        """Call a hook of ours on every callback that has it."""
-        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
-            if method := getattr(callback, hook, None):
-                method(self.trainer, self, *args)
-
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Add the wall time of the block to `time/<stage>_s`."""
+        self.notify("on_safe_point")
         start = time.perf_counter()
         with self.at(stage):
             yield

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from rlmods.algo.batch import Batch
+from rlmods.algo.nonfinite import Nonfinite
 from rlmods.algo.reference import Reference
 from rlmods.metrics import Meter
 from rlmods.ops import pack
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
 from rlmods.sharding import is_sharded, whole_tensor
-from rlmods.types import Comparison, Experience, Totals, UserError
+from rlmods.types import Comparison, Experience, Totals
 
 Table = TypeVar("Table", Experience, Comparison)
 """What an optimizer step consumes: rows that can be cut into microbatches."""
@@ -35,6 +36,7 @@ class OptimizerSteps(L.LightningModule):
     schedule: Schedule
     batch: Batch
     meter: Meter
+    nonfinite: Nonfinite
     seed: int
     iteration: int
     """Completed iterations."""
@@ -54,6 +56,12 @@ class OptimizerSteps(L.LightningModule):
         """What is trained, the main one first."""
         return {"policy": self.policy}
 
+    def notify(self, hook: str, *args: Any) -> None:
+        """Call a hook of ours on every callback that has it."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if method := getattr(callback, hook, None):
+                method(self.trainer, self, *args)
+
     def parameter_groups(self) -> list[dict[str, Any]]:
         """One a network, with settings of its own where it has any."""
         return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
@@ -70,20 +78,23 @@ class OptimizerSteps(L.LightningModule):
             return
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
+        self.nonfinite.begin()
         parts = [
-            (micro, loss, Totals(tokens.clamp(min=1), sequences.clamp(min=1)))
-            for (rows, loss), (tokens, sequences) in zip(shares, counts, strict=True)
-            for micro, _ in self.microbatches(rows)
+            (share, micro, indices, loss, Totals(tokens.clamp(min=1), sequences.clamp(min=1)))
+            for share, ((rows, loss), (tokens, sequences)) in enumerate(zip(shares, counts, strict=True))
+            for micro, indices in self.microbatches(rows)
         ]
-        for i, (micro, loss, totals) in enumerate(parts):
+        for i, (share, micro, indices, loss, totals) in enumerate(parts):
+            self.notify("on_safe_point")
             with self.summed_over_ranks(i == len(parts) - 1):
                 # DDP and FSDP average gradients over ranks; the totals are global already.
-                self.manual_backward(loss(micro, totals) * self.trainer.world_size)
-        for i, (name, network) in enumerate(self.networks.items()):
-            norm = whole_tensor(clip_grad_norm_(network.parameters(), self.batch.max_norm))
-            if not torch.isfinite(norm):
-                raise UserError(f"the gradient norm is {float(norm)} in iteration {self.iteration + 1}: try a smaller optimizer.lr=...")
-            self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm)
+                self.manual_backward(self.nonfinite.see(share, indices, loss(micro, totals)) * self.trainer.world_size)
+        norms = {name: whole_tensor(clip_grad_norm_(net.parameters(), self.batch.max_norm)) for name, net in self.networks.items()}
+        for i, (name, norm) in enumerate(norms.items()):
+            self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm, norm.isfinite())
+        if self.nonfinite.found(self, norms, [rows for rows, _ in shares]):
+            optimizer.zero_grad()
+            return
         optimizer.step()
         self.optimizer_steps += 1
 
@@ -109,6 +120,7 @@ class OptimizerSteps(L.LightningModule):
         chunks = pack(batch.sizes, self.batch.token_budget)
         for i in range(int(self.across_ranks(torch.tensor(len(chunks)), "max"))):
             self.place += 1
+            self.notify("on_safe_point")
             if i < len(chunks):
                 yield batch.select(chunks[i]).trim(), chunks[i]
             else:

@@ -1,11 +1,23 @@
 """What happens around the loop: files, the terminal, checkpoints. Beside Lightning's hooks, the learner calls those in `hooks.py`."""
 
 from rlmods.callbacks.checkpoint import IterationCheckpoint
+from rlmods.callbacks.guard import Guard
 from rlmods.callbacks.hacking import HackingMonitor
 from rlmods.callbacks.jsonl import JsonlLogger
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
+from rlmods.callbacks.stop import GracefulStop
 from rlmods.callbacks.summary import Summary
 from rlmods.callbacks.watchdog import Watchdog
 
-__all__ = ["HackingMonitor", "IterationCheckpoint", "JsonlLogger", "Progress", "Samples", "Summary", "Watchdog"]
+__all__ = [
+    "GracefulStop",
+    "Guard",
+    "HackingMonitor",
+    "IterationCheckpoint",
+    "JsonlLogger",
+    "Progress",
+    "Samples",
+    "Summary",
+    "Watchdog",
+]

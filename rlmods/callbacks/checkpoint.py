@@ -4,98 +4,214 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import sys
-import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from lightning import Callback, Trainer
+from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from torch.distributed.checkpoint.api import CheckpointException
 
-from rlmods.run.resume import numbered
+from rlmods.callbacks.hooks import Metrics, Rows
+from rlmods.callbacks.retention import Retention
+from rlmods.run.integrity import DirectFile, Seals, seal, sync, write_manifest
+from rlmods.run.resume import NAME, numbered
+from rlmods.types import UserError
 
 
 class IterationCheckpoint(Callback):
     """Saves `iteration_000012.ckpt` every so many iterations and after the last, whole or not at all, and keeps the newest.
 
-    Ctrl-C lets the iteration end and saves it, so that the run goes on exactly where it stood; a second one stops at once. (On one
-    rank: several would have to agree on the iteration, there it stops at once.)
+    One that cannot be written (a full disk) costs a warning, a row `checkpoint/failures` (how many there were in this process) and another
+    attempt after the next iteration; the older ones stay. Where the last one fails, so does the run, when all else is done.
     """
 
-    def __init__(self, folder: str | Path, every: int = 10, keep: int = 2) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        every: int = 10,
+        keep: int = 2,
+        keep_every: int = 0,
+        best: str | None = None,
+        best_mode: str = "max",
+    ) -> None:
         """
         Args:
             folder: where they go.
             every: iterations between two; 0 saves only the last.
-            keep: how many stay; 0 keeps all.
+            keep: how many of the newest stay; 0 keeps all.
+            keep_every: iterations between those that stay for ever; 0: none does.
+            best: a validation metric, such as val/accuracy: the iteration with the best is saved, and stays; `best.json` names it. Of
+                equal ones it is the first, and the validation before the first iteration does not count. null: none.
+            best_mode: max or min.
+
+        Raises:
+            UserError: a negative count, an unknown mode.
         """
-        self.folder, self.every, self.keep = Path(folder), every, keep
-        self._saved = -1
-        self._asked_to_stop = False
-        self._before: Any = None
+        if every < 0:
+            raise UserError(f"callbacks.checkpoint.every={every}: must be 0 or more")
+        self.folder, self.every = Path(folder), every
+        self.retention = Retention(keep, keep_every, best, best_mode)  # type: ignore[arg-type]
+        self.failures = 0
+        self._saved = self._tried = -1
+        self._failed: str | None = None
+        self._known: set[int] = set()
+        """Iterations whose checkpoints are of this run, and not of a future that a broken one has undone. On the first rank."""
+        self._values: dict[int, float] = {}
+        """The metric of `best`, by saved iteration."""
+        self._validated: tuple[int, float] | None = None
+        """Iteration and metric of the latest validation."""
+        self._improved = False
+        """Whether that is the best so far, and not saved."""
+
+    def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
+        if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
+            trainer.strategy.checkpoint_io = DirectFile()
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        self._saved, self._asked_to_stop = learner.iteration, False
-        self._listen(trainer, learner)
+        self._saved = self._tried = learner.iteration
+        values: dict[int, float] = {}
         if trainer.is_global_zero:
             for leftover in self.folder.glob(".iteration_*.tmp"):
                 _remove(leftover)
-        trainer.strategy.barrier()
+            self._known = {iteration for iteration, _ in numbered(self.folder) if iteration <= learner.iteration}
+            values = self.retention.read(self.folder / "best.json", self._known)
+        self._values = trainer.strategy.broadcast(values)
 
-    def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Any) -> None:
-        trainer.should_stop = trainer.should_stop or self._asked_to_stop
+    def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
+        """Comes before the batch ends that the iteration ends with."""
+        name = self.retention.best
+        if name is None:
+            return
+        if learner.iteration == 0:
+            if name not in metrics:
+                raise UserError(f"callbacks.checkpoint.best={name}: validation gives {', '.join(sorted(metrics))}")
+            return
+        if name in metrics:
+            self._validated = (learner.iteration, metrics[name])
+            best = self.retention.best_of(self._values | dict([self._validated]))
+            self._improved = trainer.strategy.broadcast(best == learner.iteration)
 
     def on_train_batch_end(self, trainer: Trainer, learner: Any, *args: Any) -> None:
-        last = learner.iteration >= getattr(trainer, "max_iterations", float("inf"))
-        if last or (self.every and learner.iteration % self.every == 0):
-            self._save(trainer, learner.iteration)
+        iteration = learner.iteration
+        last = iteration >= getattr(trainer, "max_iterations", float("inf"))
+        due = (self.every and iteration % self.every == 0) or self.retention.due(iteration)
+        if last or due or self._failed or self._improved:
+            self._save(trainer, learner)
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
-        self._save(trainer, learner.iteration)
-        self._hang_up()
+        self._save(trainer, learner)
 
-    def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        self._hang_up()
+    def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
+        """
+        Raises:
+            UserError: the last checkpoint is not there.
+        """
+        if self._failed:
+            advice = f"make room in {self.folder}, then type resume=auto with the same run_dir"
+            raise UserError(f"iteration {learner.iteration} was not saved ({self._failed}), {self._kept()}: {advice}")
 
     def on_save_checkpoint(self, trainer: Trainer, learner: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint["iteration"] = learner.iteration
 
-    def _listen(self, trainer: Trainer, learner: Any) -> None:
-        ours = trainer.world_size == 1 and threading.current_thread() is threading.main_thread()
-        if not ours or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            return
-
-        def stop(number: int, frame: Any) -> None:
-            self._asked_to_stop = True
-            self._hang_up()
-            print(f"\nstopping after iteration {learner.iteration + 1}; Ctrl-C again stops at once", file=sys.stderr, flush=True)
-
-        self._before = signal.signal(signal.SIGINT, stop)
-
-    def _hang_up(self) -> None:
-        if self._before is not None:
-            signal.signal(signal.SIGINT, self._before)
-            self._before = None
-
-    def _save(self, trainer: Trainer, iteration: int) -> None:
+    def _save(self, trainer: Trainer, learner: Any) -> None:
         """Every rank: a sharded strategy writes from all of them, into a folder instead of a file."""
-        if iteration == self._saved:  # a batch of prompts need not complete an iteration
+        iteration = learner.iteration
+        if iteration == self._tried:  # a batch of prompts need not complete an iteration
             return
-        self._saved = iteration
-        final = self.folder / f"iteration_{iteration:06d}.ckpt"
+        self._tried = iteration
+        final = self.folder / NAME.format(iteration)
         temporary = self.folder / f".{final.name}.tmp"
-        trainer.save_checkpoint(temporary, weights_only=False)  # ends in a barrier
+        self._failed = _write(trainer, temporary) or _publish(trainer, temporary, final)
+        self._improved = False
+        if self._failed:
+            self.failures += 1
+            if trainer.is_global_zero:
+                shutil.rmtree(temporary, ignore_errors=True) if temporary.is_dir() else temporary.unlink(missing_ok=True)
+                warnings.warn(f"iteration {iteration} was not saved ({self._failed}): the run goes on, {self._kept()}", stacklevel=2)
+            learner.log_row({"checkpoint/failures": float(self.failures)})
+        else:
+            self._saved = iteration
+            if self._validated and self._validated[0] == iteration:
+                self._values[iteration] = self._validated[1]
+            self._known.add(iteration)
+            self._tidy(trainer)
+
+    def _tidy(self, trainer: Trainer) -> None:
+        there = {number: path for number, path in numbered(self.folder) if number in self._known} if trainer.is_global_zero else {}
+        kept = self.retention.kept(there, self._values)
+        self._values = trainer.strategy.broadcast({number: value for number, value in self._values.items() if number in kept})
         if trainer.is_global_zero:
-            if temporary.is_dir():
+            try:
+                self.retention.write(self.folder / "best.json", self._values, NAME)
+                for number in there.keys() - kept:
+                    _remove(there[number])
+            except (OSError, UserError) as error:
+                warnings.warn(f"{self.folder}: older checkpoints stay ({error})", stacklevel=2)
+
+    def _kept(self) -> str:
+        return f"the newest checkpoint is of iteration {self._saved}" if self._saved > 0 else "there is no checkpoint"
+
+
+def _write(trainer: Trainer, path: Path) -> str | None:
+    """What went wrong, if anything did: the same on all ranks, none of which waits for another that failed."""
+    reason = None
+    try:
+        trainer.save_checkpoint(path, weights_only=False)  # ends in a barrier
+    except (OSError, RuntimeError) as error:  # of the first rank, while the others are in that barrier
+        if not isinstance(error, OSError) and "inline_container" not in str(error):  # which is torch's writer
+            raise
+        reason = _short(error)
+        trainer.strategy.barrier()
+    except CheckpointException as error:  # on every rank
+        reason = _short(next((pair[0] for pair in error.failures.values()), error))
+    return next(filter(None, _of_all_ranks(reason, trainer)), None)
+
+
+def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
+    """On disk and sealed, and only then under its name. What went wrong, if anything did, on all ranks."""
+    reason: str | None = None
+    seals: Seals = {}
+    sharded = trainer.strategy.broadcast(temporary.is_dir())
+    try:
+        if sharded:
+            seals = seal(temporary, trainer.global_rank, trainer.world_size)
+    except OSError as error:
+        reason = _short(error)
+    parts = _of_all_ranks((seals, reason), trainer)
+    reason = next((failed for _, failed in parts if failed), None)
+    if trainer.is_global_zero and reason is None:
+        try:
+            if sharded:
+                write_manifest(temporary, (part for part, _ in parts))
                 _remove(final)  # a folder replaces no other
+            sync(temporary)
             os.replace(temporary, final)
-            older = [path for number, path in numbered(self.folder) if number <= iteration]
-            for path in older[: -self.keep] if self.keep else []:
-                _remove(path)
+            sync(final.parent)
+        except (OSError, UserError) as error:
+            reason = _short(error)
+    verdict: str | None = trainer.strategy.broadcast(reason)
+    return verdict
+
+
+def _of_all_ranks(x: Any, trainer: Trainer) -> list[Any]:
+    if trainer.world_size == 1:
+        return [x]
+    parts: list[Any] = [None] * trainer.world_size
+    dist.all_gather_object(parts, x)
+    return parts
+
+
+def _short(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
 
 
 def _remove(path: Path) -> None:
+    """A folder gets another name first: what is left of it, if this is cut off, is taken for no checkpoint."""
     if path.is_dir():
-        shutil.rmtree(path)
+        doomed = path if path.name.startswith(".") else path.with_name(f".{path.name}.old.tmp")
+        os.replace(path, doomed)
+        shutil.rmtree(doomed)
     else:
         path.unlink(missing_ok=True)

@@ -13,7 +13,7 @@ from lightning import Callback, Trainer
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.samples import panel
 from rlmods.callbacks.suspicion import Figures, Suspicion, Thresholds, average, deviation, read, suspicions
-from rlmods.run import dumps
+from rlmods.run import dumps, writing
 from rlmods.types import UserError
 
 
@@ -110,10 +110,11 @@ class HackingMonitor(Callback):
         for row in rows:
             console.print(panel(row, f"iteration {learner.iteration}, {sign.kind}"))
         learner.log_row({f"hacking/{sign.kind}": sign.figure})
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:
-            record = {"iteration": learner.iteration, "kind": sign.kind, "words": sign.words, "figure": sign.figure, "rows": rows}
-            file.write(dumps(record) + "\n")
+        record = {"iteration": learner.iteration, "kind": sign.kind, "words": sign.words, "figure": sign.figure, "rows": rows}
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:
+                file.write(dumps(record) + "\n")
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -36,3 +36,11 @@ class Hooks(Protocol):
     def on_lost_rank(self, trainer: Trainer, learner: Any, why: str) -> None:
         """Another rank is gone or hangs, and this process is about to end. From a thread of its own: no collectives."""
         ...
+
+    def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
+        """Within an iteration, often: where an exception leaves nothing half written."""
+        ...
+
+    def on_nonfinite_batch(self, trainer: Trainer, learner: Any, study: Mapping[str, Any]) -> None:
+        """On every rank, before a run ends for optimizer steps that were not finite: plain values and tensors of the last of them."""
+        ...

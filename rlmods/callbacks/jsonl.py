@@ -13,7 +13,7 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from rlmods.run import atomic_write, dumps
+from rlmods.run import atomic_write, dumps, writing
 
 
 class JsonlLogger(Logger):
@@ -37,16 +37,21 @@ class JsonlLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """`step` is the iteration. `optimizer_step` and `wall_s` may be among the metrics; the clock runs by itself without."""
+        """`step` is the iteration. `optimizer_step` and `wall_s` may be among the metrics; the clock runs by itself without.
+
+        Raises:
+            UserError: the file cannot be written.
+        """
         rest = dict(metrics)
         row = {
             "iteration": step,
             "optimizer_step": rest.pop("optimizer_step", None),
             "wall_s": rest.pop("wall_s", round(time.monotonic() - self._start, 3)),
         }
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        with self.path.open("a") as file:  # one write a line, closed at once: a reader at any time sees whole lines
-            file.write(dumps(row | {key: rest[key] for key in sorted(rest)}) + "\n")
+        with writing(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("a") as file:  # one write a line, closed at once: a reader at any time sees whole lines
+                file.write(dumps(row | {key: rest[key] for key in sorted(rest)}) + "\n")
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
         """Nothing: `config.yaml` holds them."""

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import time
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
+from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import headline
-from rlmods.run import RunDir, write_summary
+from rlmods.callbacks.stop import DeadlineError
+from rlmods.run import RunDir, write_summary, writing
+from rlmods.types import UserError
 
 
 class Summary(L.Callback):
@@ -39,7 +44,7 @@ class Summary(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         finished = pl_module.iteration >= pl_module.max_iterations
-        pl_module.export(self.directory.export)
+        self._export(pl_module)
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
         if trainer.is_global_zero:
             known = {name: value for name, value in self.accuracy.items() if value is not None}
@@ -49,8 +54,22 @@ class Summary(L.Callback):
             print(f"{self.label}: {'; '.join(fact for fact in facts if fact)}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        kind = "interrupted" if isinstance(exception, KeyboardInterrupt) else f"failed: {type(exception).__name__}: {exception}"
-        self._write(trainer, pl_module, " ".join(kind.split()))
+        kind = (
+            "interrupted"
+            if isinstance(exception, KeyboardInterrupt | DeadlineError)
+            else f"failed: {type(exception).__name__}: {exception}"
+        )
+        try:
+            self._write(trainer, pl_module, " ".join(kind.split()))
+        except UserError as error:  # the exception is what the user should hear of
+            warnings.warn(str(error), stacklevel=2)
+
+    def _export(self, learner: Any) -> None:
+        with writing(self.directory.export):
+            try:
+                learner.export(self.directory.export)
+            except SafetensorError as error:
+                raise OSError(errno.EIO, " ".join(str(error).split())) from error
 
     def on_lost_rank(self, trainer: L.Trainer, pl_module: Any, why: str) -> None:
         self._write(trainer, pl_module, f"failed: {why}")

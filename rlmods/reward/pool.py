@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import selectors
+import signal
 import subprocess
 import sys
 import threading
@@ -28,6 +29,12 @@ START_TIMEOUT_S = 120.0
 """A worker that is not up by then is an error of the installation, not a slow answer."""
 RECYCLED_AFTER = 20_000
 """Calls, after which a worker makes way for a new one: whatever it leaks ends with it."""
+DEATHS = 50
+"""Workers in a row that ended by themselves in the middle of a call: no more are started then."""
+
+
+class WorkerError(RuntimeError):
+    """Worker processes do not start, or do nothing but end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +63,15 @@ class Pool:
         self.warm = warm
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
+        self.deaths = 0
+        """In a row, of workers that ended by themselves."""
 
     def map(self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
         """`target(*call)` for each call, in order.
 
         A call that takes longer than `timeout_s` is a "timeout", and so is one without an answer after `batch_timeout_s`. One that raises
-        or ends its process is an "error". Its worker is replaced. Raises RuntimeError if no worker can be started or warmed.
+        or ends its process is an "error". Its worker is replaced. Raises WorkerError if no worker can be started or warmed, or `DEATHS` in
+        a row ended in the middle of a call.
         """
         with self._lock:
             return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
@@ -167,7 +177,7 @@ class _Batch:
         try:
             worker.flush()
         except BrokenPipeError:
-            self.fail(worker, Outcome("error", "the worker process ended"))
+            self.bury(worker)
         else:
             if not worker.outgoing:
                 self.selector.unregister(worker.input)
@@ -177,8 +187,8 @@ class _Batch:
         if replies is None:
             if not worker.ready:
                 code = worker.process.wait()
-                raise RuntimeError(f"the worker process for {self.pool.target} ended with code {code} before its first call")
-            self.fail(worker, Outcome("error", "the worker process ended"))
+                raise WorkerError(f"the worker process for {self.pool.target} ended with code {code} before its first call")
+            self.bury(worker)
             return
         for reply in replies:
             if "ready" in reply and self.pool.warm is not None:
@@ -190,9 +200,10 @@ class _Batch:
                 return
             if not worker.ready:
                 if "error" in reply:
-                    raise RuntimeError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
+                    raise WorkerError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
                 worker.ready = True
             elif worker.item is not None:
+                self.pool.deaths = 0
                 self.outcomes[worker.item] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
             self.assign(worker)
             if worker.process.pid not in self.busy:
@@ -201,8 +212,17 @@ class _Batch:
     def kill_late(self) -> None:
         for worker in [worker for worker in self.busy.values() if time.monotonic() >= worker.deadline]:
             if not worker.ready:
-                raise RuntimeError(f"no worker process for {self.pool.target} within {START_TIMEOUT_S:.0f} s")
+                raise WorkerError(f"no worker process for {self.pool.target} within {START_TIMEOUT_S:.0f} s")
             self.fail(worker, Outcome("timeout"))
+
+    def bury(self, worker: Worker) -> None:
+        """It ended by itself: the fault of its call, unless that is all they ever do."""
+        self.fail(worker, Outcome("error", "the worker process ended"))
+        self.pool.deaths += 1
+        if self.pool.deaths >= DEATHS:
+            code = worker.process.returncode
+            why = "killed, as where memory runs out" if code == -signal.SIGKILL else f"with code {code}"
+            raise WorkerError(f"{self.pool.deaths} worker processes for {self.pool.target} in a row ended in the middle of a call ({why})")
 
     def fail(self, worker: Worker, outcome: Outcome) -> None:
         if worker.item is not None:

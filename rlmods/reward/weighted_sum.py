@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from rlmods.reward.isolated import Isolated
+from rlmods.reward.pool import WorkerError
 from rlmods.reward.scores import as_scores
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -30,9 +31,9 @@ class WeightedSum:
     Where a term gives rewards by token, so does the sum; the score of a term that gives none is added on the last token, which then ends a
     step. None is a token that ends no step of any term.
 
-    Raises: UserError for terms that are not written so, or that all have weight 0; ValueError naming the term for a result that is not one
-    finite number or None a response; RuntimeError naming the term, file and line where a term raises, as a silent zero would train on
-    noise.
+    Raises: UserError for terms that are not written so, that all have weight 0, or whose worker processes do nothing but end; ValueError
+    naming the term for a result that is not one finite number or None a response; RuntimeError naming the term, file and line where a term
+    raises, as a silent zero would train on noise.
     """
 
     terms: Mapping[str, Mapping[str, Any]]
@@ -131,6 +132,8 @@ def _run(name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequ
         result = reward(responses)
     except UserError:
         raise
+    except WorkerError as error:
+        raise UserError(f"reward {name}: {error}") from error
     except Exception as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
         raise RuntimeError(f"reward {name} raised {type(error).__name__}: {error} ({where.filename}:{where.lineno})") from error

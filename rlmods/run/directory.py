@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import os
 import platform
 import subprocess
@@ -14,12 +15,13 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-from rlmods.run.files import atomic_write
+from rlmods.run import lock
+from rlmods.run.files import atomic_write, dumps
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration
 from rlmods.types import UserError
 
 HANDOVER = "RLMODS_RUN_DIR"
-"""Environment variable in which the first rank passes the directory to processes that it starts."""
+"""Environment variable in which the first rank tells processes that it starts where to run, and from which checkpoint."""
 
 PACKAGES = ("rlmods", "torch", "lightning", "transformers", "hydra-core", "numpy")
 
@@ -62,24 +64,55 @@ class RunDir:
         identifies the run. Every rank calls it.
 
         Raises:
-            UserError: the directory holds a run and `resume` does not continue it, settings changed since, no such checkpoint.
-                Nothing is written then.
+            UserError: another process runs there, the directory holds a run and `resume` does not continue it, settings changed since,
+                no such checkpoint. Nothing is written then.
         """
         path = Path(config.run_dir).expanduser().absolute()
         config.run_dir = str(path)
         if is_first_rank():
-            run = cls._checked(path, config)
-            run._record(config)
-            os.environ[HANDOVER] = str(path)
+            run = cls._own(path, config)
+            os.environ[HANDOVER] = run._told()
+        told = os.environ.get(HANDOVER)
         if store := _torchrun_store():
             key = f"rlmods/{os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}/{next(_opened)}"
             if is_first_rank():
-                store.set(key, str(path))
-            path = Path(store.get(key).decode())
-        elif not is_first_rank():
-            path = Path(os.environ.get(HANDOVER, path))
-        config.run_dir = str(path)
-        return run if is_first_rank() else cls._found(path, config)
+                store.set(key, run._told())
+            told = store.get(key).decode()
+        if not is_first_rank():
+            run = cls._heard(told) if told else cls._found(path, config)
+        config.run_dir = str(run.path)
+        return run
+
+    def _told(self) -> str:
+        return dumps({"path": self.path, "checkpoint": self.checkpoint, "iteration": self.iteration})
+
+    @classmethod
+    def _heard(cls, told: str) -> RunDir:
+        """All ranks go on from the same checkpoint, and only the first reads it twice."""
+        found = json.loads(told)
+        return cls(Path(found["path"]), Path(found["checkpoint"]) if found["checkpoint"] else None, found["iteration"])
+
+    @classmethod
+    def _own(cls, path: Path, config: DictConfig) -> RunDir:
+        """Locked until this process ends, checked, and recorded."""
+        locked = False
+        try:
+            if (path / lock.NAME).is_file():  # otherwise a mistake leaves nothing behind
+                locked = lock.hold(path)
+            run = cls._checked(path, config)
+            path.mkdir(parents=True, exist_ok=True)
+            locked = lock.hold(path) or locked
+            lock.sign(path)
+            run._record(config)
+        except (UserError, OSError) as error:
+            if locked:
+                lock.release(path)
+            if isinstance(error, FileExistsError):
+                raise _holds_run(path) from error
+            if isinstance(error, OSError):
+                raise UserError(f"run_dir={path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+            raise
+        return run
 
     @classmethod
     def _found(cls, path: Path, config: DictConfig) -> RunDir:
@@ -107,15 +140,9 @@ class RunDir:
         """`config.yaml` and `versions.txt`; a run that goes on keeps those and adds its own under the iteration's name."""
         going_on = (self.path / "config.yaml").exists()
         suffix = f".resumed_{max(self.iteration, 0):06d}" if going_on else ""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-            with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
-                file.write(as_yaml(config))
-            atomic_write(self.path / f"versions{suffix}.txt", _versions())
-        except FileExistsError as error:
-            raise _holds_run(self.path) from error
-        except OSError as error:
-            raise UserError(f"run_dir={self.path}: cannot write there ({error.strerror}), choose another run_dir=...") from error
+        with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
+            file.write(as_yaml(config))
+        atomic_write(self.path / f"versions{suffix}.txt", _versions())
 
 
 def is_first_rank() -> bool:

@@ -5,20 +5,40 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from rlmods.types import UserError
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """
+    Raises:
+        UserError: what is in the block cannot write to `path`: a full disk, a quota, a folder that is gone.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"{path}: cannot write there ({error.strerror}): make room, or choose another run_dir=...") from error
+
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replaces `path` in one step, making its folder first: a reader or a crash sees the old file or the new one, never half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    """Replaces `path` in one step, making its folder first: a reader or a crash sees the old file or the new one, never half of it.
+
+    Raises:
+        UserError: it cannot be written.
+    """
+    with writing(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        try:
+            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def dumps(value: Any, indent: int | None = None) -> str:

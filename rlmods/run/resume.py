@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
+from rlmods.run.integrity import flaw
 from rlmods.types import UserError
 
 FREE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 """Settings that may differ when a run goes on: they decide how long and how visibly it runs, not what it computes."""
-
-log = logging.getLogger(__name__)
+NAME = "iteration_{:06d}.ckpt"
+"""Of a checkpoint, by its iteration."""
 
 
 def find_resume(run_dir: Path, resume: str | None) -> Path | None:
@@ -40,7 +41,7 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
         if found is None:
             raise UserError(f"resume={resume}: no iteration_*.ckpt in this folder")
         return found
-    read_iteration(path)
+    verify(path)
     return path
 
 
@@ -48,6 +49,17 @@ def numbered(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints in `folder` with their iterations, oldest first."""
     found = ((re.fullmatch(r"iteration_(\d+)\.ckpt", path.name), path) for path in folder.glob("iteration_*.ckpt"))
     return sorted((int(match[1]), path) for match, path in found if match)
+
+
+def verify(path: Path) -> int:
+    """Iterations completed when the checkpoint was written, once every byte of it was read.
+
+    Raises:
+        UserError: truncated, damaged, or not a checkpoint of a training run.
+    """
+    if reason := flaw(path):
+        raise UserError(f"{path}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH")
+    return read_iteration(path)
 
 
 def read_iteration(path: Path) -> int:
@@ -87,16 +99,20 @@ def as_yaml(config: Any) -> str:
 
 
 def _newest(folder: Path) -> Path | None:
+    """The newest that is whole, with a warning that names those that are not."""
     candidates = [path for _, path in reversed(numbered(folder))]
+    broken = []
     for path in candidates:
         try:
-            read_iteration(path)
+            iteration = verify(path)
         except UserError as error:
-            log.warning("skipped %s", error)
+            broken.append(str(error).removesuffix(", choose another with resume=PATH"))
         else:
+            if broken:
+                warnings.warn(f"{'; '.join(broken)}: goes on from iteration {iteration}, what came after is repeated", stacklevel=2)
             return path
-    if candidates:
-        raise UserError(f"{folder}: none of its {len(candidates)} checkpoints can be read, start anew with another run_dir=...")
+    if broken:
+        raise UserError(f"{folder}: none of its {len(broken)} checkpoints can be read, start anew with another run_dir=...")
     return None
 
 

@@ -13,7 +13,7 @@ import torch
 from rlmods.adapter import LoRA
 from rlmods.advantage import EMA, GAE, Accept
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
-from rlmods.callbacks import IterationCheckpoint
+from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.critic import Separate, Shared
 from rlmods.data import Arithmetic
 from rlmods.evaluation import Validation
@@ -139,7 +139,7 @@ def run(variant: str, folder, *callbacks: L.Callback, resume=None) -> tuple[Any,
     made = learner(**change)
     tape = Tape()
     checkpoint = IterationCheckpoint(folder, every=0)
-    rows = fit(made, 6, callbacks=(tape, checkpoint, *callbacks), resume=resume, splits=SMALL)
+    rows = fit(made, 6, callbacks=(tape, checkpoint, GracefulStop(), *callbacks), resume=resume, splits=SMALL)
     untimed = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in rows]
     return made, tape, untimed
 

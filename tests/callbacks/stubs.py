@@ -48,10 +48,13 @@ class Tiny(LightningModule):
         self.iteration += 1
         self.samples = [{"prompt": "1+1=", "response": f"[bold]{i}", "answer": "2", "reward": float(i)} for i in range(4)]
         metrics = {"train/reward": self.weight.item(), "train/response_tokens": 2.0}
-        for logger in self.loggers:
-            logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
+        self.log_row(metrics)
         notify(self.trainer, "on_iteration_end", self, metrics)
         self.trainer.should_stop = self.iteration >= self.trainer.max_iterations  # type: ignore[attr-defined]
+
+    def log_row(self, metrics: dict[str, float]) -> None:
+        for logger in self.loggers:
+            logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["tiny"] = {"iteration": self.iteration, "seen": self.seen}

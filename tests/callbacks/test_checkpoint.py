@@ -1,14 +1,20 @@
+import errno
+import json
+import math
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from lightning import Trainer
+from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks import IterationCheckpoint
 from rlmods.run import find_resume
 from rlmods.run.resume import read_iteration
-from tests.callbacks.stubs import Tiny, fit
+from rlmods.types import Prompt, UserError
+from tests.algo.worlds import Log
+from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
 def names(folder: Path) -> list[str]:
@@ -36,23 +42,120 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, stop: int) -> None:
     assert torch.equal(resumed.weight, straight.weight)
 
 
-def test_a_crash_while_writing_leaves_no_half_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fit(Tiny(), 2, [IterationCheckpoint(tmp_path / "checkpoints", every=2)])
+class Full:
+    """A disk that is full while iterations `when` are saved."""
 
-    def half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, *when: int) -> None:
+        self.when, self.save = when, Trainer.save_checkpoint
+        patch.setattr(Trainer, "save_checkpoint", lambda trainer, path, **options: self(trainer, path, **options))
+
+    def __call__(self, trainer: Trainer, path: Path, **options: Any) -> None:
+        if trainer.lightning_module.iteration not in self.when:
+            self.save(trainer, path, **options)
+            return
         Path(path).write_bytes(b"PK half")
-        raise OSError("disk full")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "save_checkpoint", half)
-        with pytest.raises(OSError, match="disk full"):
-            fit(Tiny(), 4, [IterationCheckpoint(tmp_path / "checkpoints", every=3)], resume=find_resume(tmp_path, "auto"))
-    assert names(tmp_path / "checkpoints") == [".iteration_000003.ckpt.tmp", "iteration_000002.ckpt"]
+
+class TestAFullDisk:
+    def test_costs_a_warning_and_the_next_iteration_tries_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Full(monkeypatch, 4, 5)
+        log = Log()
+        with pytest.warns(UserWarning, match="was not saved") as warned:
+            fit(Tiny(), 9, [IterationCheckpoint(tmp_path, every=2, keep=0)], [log])
+        why = "was not saved (No space left on device): the run goes on, the newest checkpoint is of iteration 2"
+        assert [str(w.message) for w in warned] == [f"iteration {i} {why}" for i in (4, 5)]
+        assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 6, 8, 9)]
+        assert [(row["iteration"], row["checkpoint/failures"]) for row in log.rows if "checkpoint/failures" in row] == [(4, 1), (5, 2)]
+
+    def test_at_the_end_fails_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        Full(monkeypatch, 3)
+        says = r"iteration 3 was not saved \(No space left on device\), the newest checkpoint is of iteration 2: make room in .*resume=auto"
+        with pytest.warns(UserWarning, match="was not saved"), pytest.raises(UserError, match=says) as error:
+            fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2)])
+        assert "\n" not in str(error.value)
+        assert names(tmp_path) == ["iteration_000002.ckpt"]
+
+    def test_of_a_sharded_checkpoint_costs_the_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
+            path.mkdir(parents=True)
+            (path / "__0_0.distcp").write_bytes(b"half")
+            if self.lightning_module.iteration == 1:
+                raise CheckpointException("save", {0: (OSError(errno.ENOSPC, "No space left on device"), None)})  # type: ignore[dict-item]
+            torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
+
+        monkeypatch.setattr(Trainer, "save_checkpoint", half)
+        with pytest.warns(UserWarning, match=r"No space left on device\): the run goes on, there is no checkpoint"):
+            fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=1)])
+        assert names(tmp_path) == ["iteration_000002.ckpt"]
+
+
+def test_what_a_kill_left_is_cleaned_and_never_taken(tmp_path: Path) -> None:
+    fit(Tiny(), 2, [IterationCheckpoint(tmp_path / "checkpoints", every=2)])
+    (tmp_path / "checkpoints/.iteration_000003.ckpt.tmp").write_bytes(b"PK half")
+    (tmp_path / "checkpoints/.iteration_000001.ckpt.old.tmp").mkdir()
     newest = find_resume(tmp_path, "auto")
-    assert newest is not None
-    assert newest.name == "iteration_000002.ckpt"
+    assert newest == tmp_path / "checkpoints/iteration_000002.ckpt"
     fit(Tiny(), 4, [IterationCheckpoint(tmp_path / "checkpoints")], resume=newest)
     assert names(tmp_path / "checkpoints") == ["iteration_000002.ckpt", "iteration_000004.ckpt"]
+
+
+class Validating(Tiny):
+    """Validates at the end of every iteration, before the batch ends, as ours does."""
+
+    def __init__(self, values: list[float]) -> None:
+        super().__init__()
+        self.values = values
+
+    def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
+        super().training_step(batch, batch_idx)
+        notify(self.trainer, "on_validation_metrics", self, {"val/accuracy": self.values[self.iteration - 1]}, [])
+
+
+class TestRetention:
+    def test_every_so_manieth_stays_for_ever(self, tmp_path: Path) -> None:
+        fit(Tiny(), 7, [IterationCheckpoint(tmp_path, every=2, keep=1, keep_every=3)])
+        assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (3, 6, 7)]
+
+    @pytest.mark.parametrize(
+        ("values", "mode", "best"),
+        [([0.1, 0.5, 0.3, 0.5, 0.2], "max", 2), ([3, 1, 2, 1, 9], "min", 2), ([0.2, math.nan, 0.1, 0.1, 0.1], "max", 1)],
+    )
+    def test_the_best_stays_the_first_of_equals(self, tmp_path: Path, values: list[float], mode: str, best: int) -> None:
+        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, every=0, keep=1, best="val/accuracy", best_mode=mode)])
+        assert names(tmp_path) == ["best.json", f"iteration_{best:06d}.ckpt", "iteration_000005.ckpt"]
+        told = json.loads((tmp_path / "best.json").read_text())
+        assert (told["checkpoint"], told["value"]) == (f"iteration_{best:06d}.ckpt", values[best - 1])
+
+    def test_a_resumed_run_knows_what_was_best(self, tmp_path: Path) -> None:
+        values = [0.1, 0.9, 0.2, 0.8, 0.3]
+        how: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy"}
+        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **how)])
+        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000003.ckpt")
+        assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000005.ckpt"]
+
+    def test_a_best_from_beyond_the_resumed_iteration_is_forgotten(self, tmp_path: Path) -> None:
+        """It did not happen, as far as this run is concerned."""
+        how: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
+        fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **how)])
+        fit(Validating([0.1, 0.2, 0.15, 0.1]), 4, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000002.ckpt")
+        assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == "iteration_000002.ckpt"
+
+    def test_a_broken_one_that_is_passed_again_takes_no_place(self, tmp_path: Path) -> None:
+        fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
+        (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
+        fit(Tiny(), 4, [IterationCheckpoint(tmp_path, every=2, keep=2)], resume=tmp_path / "iteration_000002.ckpt")
+        assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
+
+    def test_a_metric_that_is_not_there_is_said_before_the_first_iteration(self, tmp_path: Path) -> None:
+        checkpoint = IterationCheckpoint(tmp_path, best="val/acuracy")
+        with pytest.raises(UserError, match=r"callbacks.checkpoint.best=val/acuracy: validation gives val/accuracy"):
+            checkpoint.on_validation_metrics(trainer(), Tiny(), {"val/accuracy": 0.5}, [])
+
+    @pytest.mark.parametrize("wrong", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}])
+    def test_what_is_out_of_range(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises(UserError, match=f"callbacks.checkpoint.{next(iter(wrong))}="):
+            IterationCheckpoint("x", **wrong)
 
 
 def test_resuming_a_finished_run_saves_nothing_new(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from rlmods.callbacks import JsonlLogger
+from rlmods.types import UserError
 
 
 def rows(path: Path) -> list[dict[str, Any]]:
@@ -47,3 +48,12 @@ def test_starting_over_drops_everything(tmp_path: Path) -> None:
     JsonlLogger(tmp_path / "metrics.jsonl").log_metrics({}, step=0)
     JsonlLogger(tmp_path / "metrics.jsonl", after=-1)
     assert rows(tmp_path / "metrics.jsonl") == []
+
+
+def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+    log = JsonlLogger(tmp_path / "metrics.jsonl")
+    log.path = tmp_path / "full"
+    log.path.symlink_to("/dev/full")
+    with pytest.raises(UserError, match=r"full: cannot write there \(No space left on device\): make room, or") as error:
+        log.log_metrics({"train/reward": 1.0}, step=1)
+    assert "\n" not in str(error.value)

@@ -6,9 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from safetensors import SafetensorError
 
 from rlmods.callbacks import Summary
 from rlmods.run import RunDir
+from rlmods.types import UserError
 
 
 def learner(iteration: int = 2) -> Any:
@@ -61,3 +63,22 @@ def test_the_last_line_says_what_was_found(tmp_path: Path, capsys: pytest.Captur
     summary.directory.path.mkdir()
     summary.on_train_end(TRAINER, stuck)
     assert "no optimizer step, as there was nothing to learn from" in capsys.readouterr().out
+
+
+class TestAFullDisk:
+    """Every way of writing ends in one line."""
+
+    def test_of_the_export(self, tmp_path: Path) -> None:
+        def export(folder: Path) -> None:
+            raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+        full = learner()
+        full.export = export
+        with pytest.raises(UserError, match=r"export: cannot write there \(.+\): make room, or choose another run_dir=") as error:
+            Summary(RunDir(tmp_path), "dapo", {}).on_train_end(TRAINER, full)
+        assert "\n" not in str(error.value)
+
+    def test_does_not_hide_what_went_wrong_first(self, tmp_path: Path) -> None:
+        (tmp_path / "file").touch()
+        with pytest.warns(UserWarning, match=r"summary.json: cannot write there \(File exists\)"):
+            Summary(RunDir(tmp_path / "file"), "dapo", {}).on_exception(TRAINER, learner(1), ValueError("first"))

@@ -12,7 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from rlmods.reward.pool import Outcome, Pool
+from rlmods.reward import WeightedSum
+from rlmods.reward.pool import Outcome, Pool, WorkerError
+from rlmods.types import UserError
+from tests.reward.careless import Plugin
+from tests.reward.samples import response
 
 TARGET = "tests.reward.misbehaving:act"
 
@@ -181,6 +185,35 @@ def test_a_worker_that_was_not_needed_has_its_time_to_start(monkeypatch: pytest.
     assert run_all(pool, "ab") == ["a", "b"]
     time.sleep(7)
     assert run_all(pool, "abcd") == ["a", "b", "c", "d"]
+
+
+class TestWorkersThatOnlyEnd:
+    """They are not started for ever."""
+
+    def test_many_in_a_row_are_an_error_that_says_how_they_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.reward.pool.DEATHS", 4)
+        with pytest.raises(WorkerError, match=r"4 worker processes for .*:act in a row ended in the middle of a call \(with code 3\)"):
+            run(Pool(TARGET, workers=1), *["exit"] * 9)
+        killed = Pool(TARGET, workers=1)
+        run(killed, "kill", "kill")
+        with pytest.raises(WorkerError, match="killed, as where memory runs out"):
+            run(killed, "kill", "kill")
+
+    def test_an_answer_between_them_is_enough(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.reward.pool.DEATHS", 3)
+        outcomes = run(Pool(TARGET, workers=1), "exit", "exit", "raise", "exit", "exit", "a")
+        assert [outcome.status for outcome in outcomes] == ["error"] * 5 + ["ok"]
+
+    def test_those_that_were_late_are_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.reward.pool.DEATHS", 2)
+        assert [o.status for o in run(Pool(TARGET, workers=1), "hang", "hang", "hang", timeout_s=0.2)] == ["timeout"] * 3
+
+    def test_the_term_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.reward.pool.DEATHS", 3)
+        rows = [response("", "1", attack="exit")] * 8
+        with pytest.raises(UserError, match=r"^reward mine: 3 worker processes for") as error:
+            WeightedSum({"mine": {"reward": Plugin(), "timeout_s": 20.0}})(rows)
+        assert "\n" not in str(error.value)
 
 
 def run_all(pool: Pool, calls: Sequence[str]) -> list[object]:

@@ -1,3 +1,4 @@
+import json
 import os
 import subprocess
 import sys
@@ -8,9 +9,10 @@ import pytest
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from rlmods.run import RunDir
+from rlmods.run import RunDir, lock
 from rlmods.run.directory import HANDOVER
 from rlmods.types import UserError
+from tests.run.test_lock import holder
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,7 +42,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_a_fresh_run_writes_what_identifies_it(tmp_path: Path) -> None:
     run = RunDir.open(config(tmp_path / "run"))
     assert (run.checkpoint, run.iteration) == (None, -1)
-    assert sorted(files(run.path)) == ["config.yaml", "versions.txt"]
+    assert sorted(files(run.path)) == [".lock", "config.yaml", "versions.txt"]
     saved = OmegaConf.load(run.path / "config.yaml")
     assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
     assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
@@ -52,7 +54,7 @@ def test_a_relative_directory_is_made_absolute_for_everyone(tmp_path: Path, monk
     monkeypatch.chdir(tmp_path)
     given = config(Path("runs/a"))
     assert RunDir.open(given).path == tmp_path / "runs/a"
-    assert given.run_dir == os.environ[HANDOVER] == str(tmp_path / "runs/a")
+    assert given.run_dir == json.loads(os.environ[HANDOVER])["path"] == str(tmp_path / "runs/a")
 
 
 def test_a_directory_with_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
@@ -137,3 +139,37 @@ def test_ranks_of_torchrun_agree(tmp_path: Path) -> None:
     assert run.returncode == 0, run.stderr
     assert [(tmp_path / f"out{job}{rank}").read_text() for job in "ab" for rank in "01"] == ["a0", "a0", "b0", "b0"]
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
+
+
+def test_a_directory_in_use_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+    """Also where both resume: one wins, and the other has written nothing."""
+    RunDir.open(config(tmp_path))
+    lock.release(tmp_path)
+    other, children = holder(tmp_path)
+    before = files(tmp_path)
+    try:
+        with pytest.raises(UserError, match=f"in use by process {other.pid}"):
+            RunDir.open(config(tmp_path, resume="auto"))
+        assert files(tmp_path) == before
+    finally:
+        other.kill()
+        for child in children:
+            os.kill(child, 9)
+        other.communicate()
+    assert RunDir.open(config(tmp_path, resume="auto")).path == tmp_path
+
+
+def test_a_refused_directory_is_left_to_others(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path))
+    lock.release(tmp_path)
+    (tmp_path / lock.NAME).write_text("process 1 on another host\n")
+    before = files(tmp_path)
+    with pytest.raises(UserError, match="already holds a run"):
+        RunDir.open(config(tmp_path))
+    assert files(tmp_path) == before
+    other, children = holder(tmp_path)
+    assert len(children) == 2, "it could not hold it"
+    other.kill()
+    for child in children:
+        os.kill(child, 9)
+    other.communicate()

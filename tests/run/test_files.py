@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from rlmods.run import atomic_write, dumps, write_summary
+from rlmods.types import UserError
 
 
 def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
@@ -26,10 +27,10 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
     def half(self: Path, content: bytes) -> int:
         with self.open("wb") as file:
             file.write(content[: len(content) // 2])
-        raise OSError("disk full")
+        raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Path, "write_bytes", half)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match=r"file: cannot write there \(No space left on device\): make room"):
         atomic_write(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
