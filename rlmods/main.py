@@ -68,13 +68,16 @@ def _leave(learner: Learner, directory: RunDir, again: str) -> None:
     if not is_first_rank():
         sys.exit(0)
     saved = max((iteration for iteration, _ in numbered(directory.checkpoints)), default=0)
-    callbacks = learner.trainer.callbacks  # type: ignore[attr-defined]
-    stop = next((callback for callback in callbacks if isinstance(callback, GracefulStop)), GracefulStop())
+    stop = _stop_of(learner.trainer)
     where = f"after iteration {learner.iteration}"
     if stop.gave_up:
         where = f"within iteration {learner.iteration + 1}, what came after iteration {saved} is repeated"
     print(f"interrupted {where}; to go on: {again}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
+
+
+def _stop_of(trainer: Any) -> GracefulStop:
+    return next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
 
 
 def _check_sweep(typed: Sequence[str]) -> None:
@@ -116,7 +119,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except DeadlineError:  # the callback knows
         pass
     except RuntimeError as error:
-        if lost := getattr(trainer, "lost", None):
+        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow():
             raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
-        raise
+        if not lost:
+            raise
     return learner

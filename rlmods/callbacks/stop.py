@@ -63,6 +63,12 @@ class GracefulStop(Callback):
         """75, 130, or 1 where no signal ended the run."""
         return {None: 1, int(signal.SIGINT): 130}.get(self.signal, EX_TEMPFAIL)
 
+    def follow(self) -> bool:
+        """Whether another rank that has given up takes this one with it: it was asked to end too."""
+        if self._heard:
+            self.signal, self.gave_up = self._heard, True
+        return self.gave_up
+
     # Lightning's hooks
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from lightning import Callback, Trainer
 
 from rlmods.callbacks.beats import Beat, Board, connect
+from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
 FIRST_IS_GONE = "rank 0 is gone, which kept what ranks say"
@@ -114,11 +115,11 @@ class Watchdog(Callback):
     def _end(self, learner: Any, why: str, stacks: bool = False) -> None:
         """Ends this process, whatever its other threads do."""
         rank = self._board.own.rank
-        said = f"\nerror: {why}; resume=auto goes on from the latest checkpoint (rank {rank} says so)\n"
+        said = f"\nerror: {why}; resume=auto goes on from the latest checkpoint\n"
         sys.stderr.write(f"{said}stacks of rank {rank}:\n" if stacks else said)
         sys.stderr.flush()
         if stacks:
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         learner.notify("on_lost_rank", why)
         time.sleep(2 * self.beat_s)  # until the others have seen it too: whoever started them may end all with the first
-        os._exit(1)
+        os._exit(EX_TEMPFAIL if DeadlineError.__name__ in why else 1)

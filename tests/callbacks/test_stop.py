@@ -145,3 +145,11 @@ def test_lightning_does_not_requeue_by_itself(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(trainer.strategy, "cluster_environment", environment, raising=False)
     GracefulStop().setup(trainer, None, "fit")
     assert not environment.auto_requeue
+
+
+def test_a_rank_goes_with_one_that_gave_up_if_it_was_asked_too() -> None:
+    stop = GracefulStop()
+    assert not stop.follow()
+    stop.hear(signal.SIGTERM)
+    assert stop.follow()
+    assert (stop.gave_up, stop.exit_status) == (True, 75)

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rlmods.callbacks import Watchdog
 from rlmods.callbacks.beats import Beat, Board, lives
-from tests import ranks
 
 
 class Store(dict[str, str]):
@@ -87,49 +83,6 @@ class TestBoard:
         second.tell(signs=1)
         first.listen()
         assert first.hanging(10) is None
-
-
-SAID = {
-    "dies": "rank 1 died, last heard of in stage reward of iteration 2",
-    "stands_still": "rank 1 has not been heard of for",
-    "hangs": "no sign of life for 3 s: rank 1 in stage reward of iteration 2, and the others wait for it",
-    "fails": "rank 1 failed in stage reward of iteration 2: UserError: the reward cannot go on: type reward=format",
-}
-"""What the first rank says."""
-
-
-@pytest.mark.slow
-class TestTwoRanks:
-    @pytest.mark.parametrize("how", SAID)
-    def test_the_others_end_and_say_who(self, how: str, tmp_path: Path) -> None:
-        codes, said = ended(how, tmp_path, rank=1)
-        assert codes[0] == 1
-        assert SAID[how] in said[0]
-        assert "Traceback" not in said[0]
-        assert json.loads((tmp_path / "summary.json").read_text())["exit"].startswith("failed: ")
-        assert ("def hangs" in said[1] or "in hangs" in said[1]) == (how == "hangs")  # its stack
-
-    def test_the_first_rank_can_be_lost_too(self, tmp_path: Path) -> None:
-        codes, said = ended("dies", tmp_path, rank=0)
-        assert codes[1] == 1
-        assert "rank 0" in said[1]
-        assert "Traceback" not in said[1]
-
-
-def ended(how: str, folder: Path, rank: int) -> tuple[list[int], list[str]]:
-    """Exit codes and output, of those that end: within a minute."""
-    processes = ranks.start("tests.callbacks.lost_ranks", [how, str(folder), str(rank)])
-    said: list[Any] = ["", ""]
-    try:
-        for i in (1 - rank, rank):
-            if how == "stands_still" and i == rank:
-                processes[i].kill()
-            said[i], _ = processes[i].communicate(timeout=60)
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
-    return [process.returncode for process in processes], said
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "lost_s"])

@@ -128,6 +128,39 @@ ROWS = {
         1,
         "nothing",
     ),
+    "rank_dies": Row(
+        "`kill -9` of one rank of two",
+        "error: rank 1 died, last heard of in stage reward of iteration 2; resume=auto goes on from the latest checkpoint",
+        1,
+        "what came after the last checkpoint; the others end within seconds",
+    ),
+    "rank_fails": Row(
+        "A reward raises on one rank of two",
+        "error: rank 1 failed in stage reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto goes on "
+        "from the latest checkpoint",
+        1,
+        "what came after the last checkpoint; the others end within seconds",
+    ),
+    "rank_hangs": Row(
+        "A reward never returns on one rank of two",
+        "error: no sign of life for <n> s: rank 1 in stage reward of iteration 2, and the others wait for it; resume=auto goes on from the "
+        "latest checkpoint",
+        1,
+        "what came after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, and that rank shows its stacks",
+    ),
+    "rank_stands_still": Row(
+        "One rank of two is stopped (SIGSTOP), as a machine that hangs",
+        "error: rank 1 has not been heard of for <n> s, and was in stage reward of iteration 2; resume=auto goes on from the latest "
+        "checkpoint",
+        1,
+        "what came after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
+    ),
+    "first_rank_dies": Row(
+        "`kill -9` of the first rank of two",
+        "error: rank 0 is gone, which kept what ranks say; resume=auto goes on from the latest checkpoint",
+        1,
+        "what came after the last checkpoint; the others end within seconds",
+    ),
     "settings_changed": Row(
         "`resume=auto ratio.high=0.4`, where the run began with another",
         "error: <run> began with ratio.high=0.28 (now 0.4): resuming takes the same settings; a new run takes another run_dir= and "

@@ -1,4 +1,4 @@
-"""Two ranks, of which the last comes to grief while it grades: `python -m tests.callbacks.lost_ranks HOW FOLDER`."""
+"""Two ranks, of which the last comes to grief while it grades: `python -m tests.faults.lost_ranks HOW FOLDER`."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ if __name__ == "__main__":
             fit(made, 3, callbacks=(watchdog, summary), devices=2, strategy=DDP())
         except RuntimeError as error:
             if lost := getattr(made.trainer, "lost", None):
-                raise UserError(lost) from error
+                raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
             raise
