@@ -15,7 +15,7 @@ train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
 
 # The whole road, SFT to PPO, and what it is compared with: about ten minutes; goes on where it was interrupted.
 rlhf: .venv/.plot

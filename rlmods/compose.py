@@ -89,12 +89,28 @@ class Plan:
     def data(self) -> PromptModule:
         return PromptModule(self.splits, self.batch.prompts, self.config.seed)
 
+    def num_ranks(self) -> int:
+        """Processes that share an iteration.
+
+        Raises:
+            UserError: there is no such device or strategy here, or the ranks cannot share the prompts evenly.
+        """
+        made: Any = self._trainer([], [])
+        ranks: int = made.num_devices * made.num_nodes
+        if self.batch.prompts % ranks:
+            advice = f"type batch.prompts={-(-self.batch.prompts // ranks) * ranks}"
+            raise UserError(f"batch.prompts={self.batch.prompts} cannot be shared evenly by {ranks} ranks: {advice}")
+        self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
+        return ranks
+
     def trainer(self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]) -> L.Trainer:
-        callbacks = [make(c, f"callbacks.{name}") for name, c in self.config.callbacks.items()]
-        loggers = [make(c, f"logger.{name}") for name, c in self.config.logger.items()]
+        callbacks, loggers = ([make(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
+        return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
+
+    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
         build = make(self.config.trainer, "trainer", partial=True)
         try:
-            made: L.Trainer = build(callbacks=[*callbacks, *extra_callbacks], loggers=[*loggers, *extra_loggers])
+            made: L.Trainer = build(callbacks=callbacks, loggers=loggers)
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
         strategy.check(made.strategy)

@@ -110,10 +110,11 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     quiet()
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
+    num_ranks = plan.num_ranks()
     directory = RunDir.open(config)
     trainer = plan.trainer([Summary(directory, plan.label, plan.choices)], [JsonlLogger(directory.metrics, directory.iteration)])
     check_resume(trainer.strategy, directory.checkpoint)
-    show_plan(plan, learner, directory)
+    show_plan(plan, learner, directory, num_ranks)
     try:
         trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
     except DeadlineError:  # the callback knows

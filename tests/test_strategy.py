@@ -41,6 +41,18 @@ def test_lightnings_own_name_for_ddp_will_do(tmp_path: Path) -> None:
     assert strategy(tmp_path, "+trainer.strategy=ddp", *CPU) is not None
 
 
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        (("batch.prompts=31",), "batch.prompts=31 cannot be shared evenly by 2 ranks: type batch.prompts=32"),
+        (("batch.minibatches=256",), "does not divide the 128 rows of each of 2 ranks: type one of"),
+    ],
+)
+def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
+    with pytest.raises(UserError, match=advice):
+        plan(*typed, "trainer=ddp", *CPU).num_ranks()
+
+
 def test_what_lightning_does_not_know_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         strategy(tmp_path, "+trainer.strategy=nonsense", *CPU)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @rank_zero_only
-def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | None = None) -> None:
+def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None) -> None:
     """Print one table: the parts, the arithmetic of an iteration, and which model is where."""
     batch, online = plan.batch, plan.algorithm.samples_responses
     rows = batch.prompts * (batch.samples if online else 1)
@@ -52,6 +52,8 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, console: Console | No
     }
     if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(learner, "surplus", "") == "keep":
         lines["iteration"] += "; surplus groups wait for the next one"
+    if num_ranks > 1:
+        lines["iteration"] += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
     if not online and not learner.reference:
         del lines["reference"]
     for name, value in lines.items():

@@ -138,7 +138,7 @@ def test_the_table_says_how_many_are_trained(tmp_path: Path) -> None:
     small = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=2", f"run_dir={tmp_path / 'run'}")
     made = plan("algo=grpo", "adapter=lora", "adapter.rank=32", "kl=loss", *small)
     console = Console(record=True, width=200)
-    show_plan(made, made.learner(), RunDir.open(made.config), console)
+    show_plan(made, made.learner(), RunDir.open(made.config), console=console)
     said = console.export_text()
     assert "adapter=lora" in said
     assert "0.1M parameters, 0.04M of them trained, float32" in said
