@@ -218,6 +218,7 @@ RULES = {
     ],
     "prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
     "router": [
+        (("router=frozen", "adapter=lora"), "which the adapter freezes: type router.every=1"),
         (
             ("router=two_stage", "trainer.max_iterations=3"),
             "router.every=4, but trainer.max_iterations=3: routers would make no step: type router.every=3",

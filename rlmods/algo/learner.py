@@ -190,8 +190,9 @@ class Learner(OptimizerSteps):
         return {name: base for name, base in found.items() if base is not None}
 
     def frozen(self) -> dict[str, Tensor]:
-        """What a checkpoint leaves out: weights that are not trained, which loading the policy makes again."""
-        names = tuple(f"{name}." for name, x in self.named_parameters(remove_duplicate=False) if not x.requires_grad)
+        """What a checkpoint leaves out: the weights under an adapter, which loading the policy makes again."""
+        below = {id(x) for name in self.bases for x in self.networks[name].parameters() if not x.requires_grad}
+        names = tuple(f"{name}." for name, x in self.named_parameters(remove_duplicate=False) if id(x) in below)
         return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(names)}
 
     @property

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from rlmods.policy.base import Policy, Scored
 from rlmods.policy.fingerprint import fingerprint
-from rlmods.policy.injection import adapted_layers, check_names, in_force, inject, need_peft, other_linears, switches
+from rlmods.policy.injection import adapted_layers, check_names, in_force, inject, is_linear, need_peft, other_linears, switches
 from rlmods.policy.quantization import plain_state, shown_as_plain
 from rlmods.types import UserError
 
@@ -25,6 +25,8 @@ INITS = (True, False, "gaussian", "orthogonal")
 """Ways to draw A and B, as peft names them, that leave the base as it is."""
 ADAPTER = "adapter_config.json"
 """The file that makes a directory an adapter's."""
+FILE, BASE = "adapter_model.safetensors", "rlmods_base"
+"""Where an adapter's tensors are, and in what entry of its metadata the fingerprint of the base."""
 ON_DISK = "base_model.model."
 """What peft puts before every name."""
 NAMED = re.compile(r"\.(?:modules_to_save|(lora_\w+))\.(default|reference)\.")
@@ -49,14 +51,19 @@ class AdaptedPolicy(Policy):
         """
         base = fingerprint(policy)
         check_names(policy.model, config)
+        if config.modules_to_save and policy.model.dtype != torch.float32:
+            dtype = str(policy.model.dtype).removeprefix("torch.")
+            raise UserError(f"adapter.modules_to_save are trained in float32, and the base is {dtype}: type policy.dtype=float32")
+        if config.target_modules == "all-linear":  # to peft, experts that are one tensor are too
+            config.target_modules = sorted({name.rpartition(".")[2] for name in other_linears(policy.model)})
         inject(policy.model, config, TRAINED)
         super().__init__(policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         self.dropout, self.eos_ids, self.base = policy.dropout, policy.eos_ids, base
         self.config, self.adapter = config, TRAINED
         self._settle()
         for name, layer in adapted_layers(self.model).items():
-            if TRAINED not in layer.lora_A or not isinstance(layer.lora_A[TRAINED], nn.Linear):
-                raise UserError(f"adapter.targets: {name} is no linear layer; type adapter.targets=all-linear")
+            if TRAINED not in layer.lora_A or not is_linear(layer, TRAINED):
+                raise UserError(f"adapter.targets: {name} is no linear layer; type 'adapter.targets=[NAME,...]' with those that are")
             if layer.lora_variant or any(layer.lora_bias.values()):
                 raise UserError(f"the adapter is more than W + B A in {name} (DoRA, a bias or the like), which is not supported")
 
@@ -76,7 +83,10 @@ class AdaptedPolicy(Policy):
     def frozen_copy(self) -> AdaptedPolicy:
         """The same network with another adapter in force while it is asked."""
         if REFERENCE not in self.model.peft_config:
-            inject(self.model, copy.deepcopy(self.config), REFERENCE)
+            config = copy.deepcopy(self.config)
+            config.lora_dropout = 0.0  # the trained one's is off already
+            inject(self.model, config, REFERENCE)
+            self.eval()
         twin = copy.copy(self)  # one network, two views of it
         twin.adapter = REFERENCE
         self._settle()
@@ -150,7 +160,7 @@ class AdaptedPolicy(Policy):
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
         tensors = {f"{ON_DISK}{name}": x.detach().cpu().contiguous() for name, x in self._of_adapter(state).items()}
-        save_file(tensors, folder / "adapter" / "adapter_model.safetensors", {"format": "pt"})
+        save_file(tensors, folder / "adapter" / FILE, {"format": "pt", BASE: f"{self.model.dtype} {self.base}"})
 
     def _settle(self) -> None:
         """The trained adapter in force, in float32, and nothing else trained."""
@@ -181,7 +191,7 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
         UserError: it is no LoRA adapter, or does not fit.
     """
     from peft import LoraConfig
-    from safetensors import SafetensorError
+    from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
     said = json.loads((folder / ADAPTER).read_text())
@@ -190,10 +200,17 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
         what = f"init_lora_weights={init}" if kind == "LORA" else kind
         raise UserError(f"the adapter in {str(folder)!r} ({what}) is not supported: give a LoRA adapter on an unchanged base")
     try:
-        config, tensors = LoraConfig.from_pretrained(folder), load_file(folder / "adapter_model.safetensors")
+        config, tensors = LoraConfig.from_pretrained(folder), load_file(folder / FILE)
+        with safe_open(folder / FILE, "pt") as file:
+            trained_on = (file.metadata() or {}).get(BASE)
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise UserError(f"the adapter in {str(folder)!r} cannot be loaded ({str(error).strip().splitlines()[0]})") from error
     config.inference_mode = False
+    have = f"{base.model.dtype} {fingerprint(base)}"
+    if trained_on is not None and trained_on.split()[0] == have.split()[0] and trained_on != have:  # in another dtype nobody can tell
+        raise UserError(
+            f"the adapter in {str(folder)!r} was trained on other weights than {said['base_model_name_or_path']!r} has: give those"
+        )
     policy = AdaptedPolicy(base, config)
     try:
         policy.take({name.removeprefix(ON_DISK): x for name, x in tensors.items()})

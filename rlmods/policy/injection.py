@@ -46,6 +46,13 @@ def adapted_layers(model: Any) -> dict[str, Any]:
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
+def is_linear(layer: Any, name: str) -> bool:
+    """Whether the adapter is on a linear layer, and not on a tensor that holds several matrices, such as experts."""
+    from peft.tuners.lora.layer import ParamWrapper
+
+    return isinstance(layer.lora_A[name], nn.Linear) and not isinstance(layer, ParamWrapper)
+
+
 def switches(model: Any) -> list[Any]:
     """Modules that hold several adapters, of which one is in force."""
     from peft.tuners.tuners_utils import BaseTunerLayer

@@ -146,7 +146,8 @@ class ScalarModel(Speaks, nn.Module):
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
-            model = AutoModelForSequenceClassification.from_config(config, dtype=policy.model.dtype)
+            dtype = policy.model.dtype if policy.base is None else torch.float32  # a base may be in what nobody would train in
+            model = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} cannot carry a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer

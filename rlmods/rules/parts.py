@@ -97,6 +97,8 @@ def truncation(plan: Plan) -> str | None:
 
 
 def router(plan: Plan) -> str | None:
+    if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(plan.adapter, "freezes", False):
+        return "router.every is about weights of routers, which the adapter freezes: type router.every=1 (router.replay=true may stay)"
     every, length = getattr(plan.parts.get("router"), "every", None), plan.config.trainer.max_iterations
     if every is None or every <= length:
         return None

@@ -12,9 +12,11 @@ from transformers import AutoModelForCausalLM
 
 from rlmods.adapter import LoRA, NoAdapter
 from rlmods.policy import HuggingFace, Tiny, injection
+from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.hf import load
 from rlmods.types import UserError
-from tests.policy.test_base import rows
+from tests.policy.mixtures import mixture
+from tests.policy.test_base import llama, policy, rows
 
 from .policies import base, frozen, lora, moved
 
@@ -99,6 +101,17 @@ class TestStart:
         with pytest.raises(UserError, match=r"model\.embed_tokens is no linear layer"):
             lora(targets=["embed_tokens"])
 
+    def test_experts_in_one_tensor_are_no_linear_layer(self) -> None:
+        from peft import LoraConfig
+
+        config = LoraConfig(r=2, target_modules=["q_proj"], target_parameters=["mlp.experts.gate_up_proj"])
+        with pytest.raises(UserError, match=r"experts is no linear layer"):
+            AdaptedPolicy(mixture("qwen3"), config)
+
+    def test_modules_in_full_want_a_base_in_float32(self) -> None:
+        with pytest.raises(UserError, match=r"type policy\.dtype=float32"):
+            lora(on=policy(llama().to(torch.bfloat16)), modules_to_save=["mlp"])
+
     def test_without_peft(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(injection, "find_spec", lambda name: None)
         with pytest.raises(UserError, match=r"pip install 'rlmods\[lora\]'"):
@@ -118,6 +131,14 @@ class TestReference:
         moved(made, seed=1)
         assert torch.equal(logprobs(reference), start)
         assert not torch.allclose(logprobs(made), start)
+
+    def test_has_no_dropout_either(self) -> None:
+        """Of an adapter that was trained with it elsewhere."""
+        made = lora()
+        made.config.lora_dropout = 0.5
+        reference = made.frozen_copy()
+        assert torch.equal(logprobs(reference), logprobs(made))
+        assert not any(module.training for module in made.modules())
 
     def test_is_never_trained_and_trains_nothing(self) -> None:
         made = lora()
@@ -199,9 +220,9 @@ class TestExport:
     def test_merged_equals_adapter_on_base(self, settings: dict[str, Any], tmp_path: Path) -> None:
         from peft import PeftModel
 
-        made = moved(lora(**settings), by=0.05)
+        made = lora(**settings)
         made.frozen_copy()
-        made.export(tmp_path)
+        moved(made, by=0.05).export(tmp_path)
         tokens, _ = rows()
         merged = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="sdpa").eval()
         with torch.no_grad():
@@ -214,6 +235,13 @@ class TestExport:
         said = [model.generate(tokens[:, :4], attention_mask=torch.ones(4, 4).long(), **greedy) for model in (made.model, merged, adapted)]
         assert torch.equal(said[0], said[1])
         assert torch.equal(said[0], said[2])
+
+    @pytest.mark.parametrize("kind", ["qwen3", "mixtral", "olmoe"])
+    def test_of_a_mixture_the_experts_stay(self, kind: str, tmp_path: Path) -> None:
+        made = moved(LoRA(rank=2)(mixture(kind)))
+        assert not any("expert" in name for name in made.own())
+        made.export(tmp_path)
+        torch.testing.assert_close(logprobs(load(tmp_path)), logprobs(made), rtol=0, atol=1e-5)
 
     def test_conv1d(self, tmp_path: Path) -> None:
         made = moved(lora("gpt2"))
@@ -243,8 +271,9 @@ class TestExport:
 
     @pytest.mark.parametrize("kind", KINDS)
     def test_weights_have_the_names_of_the_base(self, kind: str) -> None:
-        made = moved(lora(kind))
+        made = lora(kind)
         made.frozen_copy()
+        moved(made)
         weights, want = dict(made.weights()), base(kind).model.state_dict()
         assert list(weights) == list(want)
         changed = {name for name, x in weights.items() if not torch.equal(x, want[name])}
@@ -276,6 +305,12 @@ class TestWhereItStarts:
         assert json.loads((trained / "export" / "adapter" / "adapter_config.json").read_text())["base_model_name_or_path"] == str(
             trained.parent / "base"
         )
+
+    def test_the_base_is_what_it_was_trained_on(self, trained: Path) -> None:
+        torch.manual_seed(1)
+        Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(trained.parent / "base")
+        with pytest.raises(UserError, match="was trained on other weights than"):
+            load(trained / "export" / "adapter")
 
     def test_from_a_run_a_new_one_on_what_it_exported(self, trained: Path) -> None:
         made: Any = LoRA(rank=4)(HuggingFace(name=str(trained))())

@@ -99,8 +99,9 @@ class TestReference:
 
 class TestCritic:
     def test_is_a_whole_copy_of_what_the_policy_says(self) -> None:
-        made = moved(ADAPTER["adapter"](policy()))
+        made = ADAPTER["adapter"](policy())
         made.frozen_copy()
+        moved(made)
         scalar, whole = ScalarModel.from_policy(made), made.merged()
         assert all(x.requires_grad for x in scalar.parameters())
         assert not any("lora" in name for name, _ in scalar.named_parameters())

@@ -319,3 +319,10 @@ def test_dynamic_sampling_with_waiting_groups_and_a_critic_on_the_trunk_run() ->
     assert fit(run, 3)[-1]["train/ratio_max"] > 1
     run = made(Routing(replay=True), advantage=GAE(), critic=Shared(), batch=SEVERAL, policy=mixture(gradient_checkpointing=True))
     assert fit(copy.deepcopy(run), 2)[-1]["train/ratio_max"] > 1
+
+
+def test_frozen_routers_are_in_the_checkpoint() -> None:
+    """Nobody vouches for those that a resumed run would load."""
+    made = learner(policy=mixture("qwen3"), router=Routing(every=None))
+    assert any(not x.requires_grad for x in made.policy.parameters())
+    assert made.frozen() == {}
