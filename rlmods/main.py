@@ -120,7 +120,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except DeadlineError:  # the callback knows
         pass
     except RuntimeError as error:
-        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow():
+        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow(lost):
             raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
         if not lost:
             raise

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import resource
 import sys
+from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import MaxMetric, Metric, SumMetric
+
+from rlmods.sharding import gathered
 
 
 class Mean(Metric):
@@ -24,7 +27,7 @@ class Mean(Metric):
         for name in ("sum", "count"):
             self.add_state(name, torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
 
-    def update(self, sum: Tensor, count: Tensor) -> None:
+    def update(self, sum: Tensor | float, count: Tensor | float) -> None:
         self.sum += sum
         self.count += count
 
@@ -32,8 +35,12 @@ class Mean(Metric):
         return self.sum / self.count if self.count else torch.full_like(self.sum, -torch.inf)
 
 
+NOTHING: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), MaxMetric: (-torch.inf,), SumMetric: (0.0,)}
+"""What changes nothing, by kind."""
+
+
 class Meter:
-    """Metrics of one iteration by name. Every rank names the same metrics in the same order, also with nothing to add."""
+    """Metrics of one iteration by name. A rank need not know those of the others."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
@@ -58,7 +65,10 @@ class Meter:
 
     def compute(self) -> dict[str, float]:
         """Values over all ranks; a metric to which nobody added anything is left out."""
-        values = {name: float(metric.compute()) for name, metric in self.metrics.items()}
+        for rank in gathered({name: type(metric) for name, metric in self.metrics.items()}):
+            for name in rank.keys() - self.metrics.keys():
+                self._get(name, rank[name]).update(*NOTHING[rank[name]])
+        values = {name: float(self.metrics[name].compute()) for name in sorted(self.metrics)}
         return {name: value for name, value in values.items() if value != -torch.inf}
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:

@@ -33,7 +33,9 @@ def shard(network: nn.Module, mesh: DeviceMesh, *, dtype: torch.dtype | None = N
     if offload:
         options["offload_policy"] = CPUOffloadPolicy(pin_memory=torch.cuda.is_available())
         network.runs_on = torch.device(mesh.device_type, torch.cuda.current_device()) if mesh.device_type == "cuda" else torch.device("cpu")  # type: ignore[assignment]
-    for block in blocks(network):
+    if not (parts := blocks(network)):  # a head alone, which computes in float32
+        options["mp_policy"] = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    for block in parts:
         fully_shard(block, **options)
     # The root's weights too: torch would keep them gathered after a forward without backward, and an update would not reach them.
     fully_shard(network, reshard_after_forward=True, **options)

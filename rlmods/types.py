@@ -35,6 +35,8 @@ class Prompt:
     """The gold answer, or None where the data has none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """Every other column of the data set."""
+    time: int = 0
+    """How often the data was passed before it is asked this time: another time, other samples."""
 
 
 @dataclass(frozen=True, slots=True)

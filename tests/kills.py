@@ -85,8 +85,9 @@ def result(folder: Path) -> dict[str, Any]:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     untimed = [{k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))} for row in rows]
     samples = {path.name: path.read_text() for path in (folder / "samples").glob("*.jsonl")}
+    found = [path.read_text() for path in folder.glob("hacking.jsonl")]
     weights = (folder / "export" / "model.safetensors").read_bytes()
-    return {"checkpoint": newest.name, **kept, "metrics": untimed, "samples": samples, "export": weights}
+    return {"checkpoint": newest.name, **kept, "metrics": untimed, "samples": samples, "hacking": found, "export": weights}
 
 
 def differing(a: Any, b: Any, where: str = "") -> list[str]:

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from rlmods import metrics
 from rlmods.metrics import Meter
 
 
@@ -84,3 +85,18 @@ def test_what_nobody_added_to_is_left_out() -> None:
 def test_masks_may_lie_elsewhere():
     """Correctness is known on the CPU, whatever the policy runs on."""
     Meter("meta").mean("x", torch.ones(2), torch.tensor([True, False]))
+
+
+class TestRanks:
+    """Ranks name what has happened to them."""
+
+    def test_what_only_another_rank_has_named_is_there_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        meter, other = Meter(), Meter()
+        meter.total("b/retries", 2)
+        other.total("a/retries", 1)
+        other.mean("c", torch.tensor([1.0]))
+        kinds = [{name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)]
+        monkeypatch.setattr(metrics, "gathered", lambda mine: kinds)
+        assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
+        assert list(meter.metrics) == ["b/retries", "a/retries", "c"]
+        assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}

@@ -41,8 +41,13 @@ class Beat:
 class Board:
     """The latest beat of every rank, and when it said something new, by this process's clock."""
 
-    def __init__(self, store: Any, num_ranks: int, own: Beat) -> None:
-        self.store, self.num_ranks, self.own = store, num_ranks, own
+    def __init__(self, store: Any, num_ranks: int, own: Beat, pause_s: float = 5.0) -> None:
+        """
+        Args:
+            pause_s: seconds without listening after which this process itself stood still, and time has to be taken anew.
+        """
+        self.store, self.num_ranks, self.own, self.pause_s = store, num_ranks, own, pause_s
+        self.listened = time.monotonic()
         self.beats: dict[int, Beat] = {}
         self.heard: dict[int, float] = {}
         """When a rank's count had last changed."""
@@ -64,6 +69,9 @@ class Board:
             RuntimeError: the store is gone.
         """
         now = time.monotonic()
+        if now - self.listened > self.pause_s:
+            self.heard, self.moved = dict.fromkeys(self.heard, now), dict.fromkeys(self.moved, now)
+        self.listened = now
         for rank in range(self.num_ranks):
             beat, last = Beat(**json.loads(self.store.get(f"beat/{rank}"))), self.beats.get(rank)
             if last is None or beat.count != last.count:

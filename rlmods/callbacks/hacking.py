@@ -9,11 +9,13 @@ from typing import Any
 
 import rich
 from lightning import Callback, Trainer
+from lightning.pytorch.utilities import rank_zero_only
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.samples import panel
 from rlmods.callbacks.suspicion import Figures, Suspicion, Thresholds, average, deviation, read, suspicions
-from rlmods.run import dumps, writing
+from rlmods.run import atomic_write, dumps, writing
+from rlmods.run.journal import read_rows
 from rlmods.types import UserError
 
 
@@ -101,6 +103,14 @@ class HackingMonitor(Callback):
         for sign in fresh:
             self.tell(learner, sign)
         return bool(fresh)
+
+    @rank_zero_only
+    def on_train_start(self, trainer: Trainer, learner: Any) -> None:
+        """What was found beyond the iteration that training starts at did not happen."""
+        rows = read_rows(self.path)
+        if len(past := [row for row in rows if row["iteration"] <= learner.iteration]) < len(rows):
+            with writing(self.path):
+                atomic_write(self.path, "".join(f"{dumps(row)}\n" for row in past))
 
     def tell(self, learner: Any, sign: Suspicion) -> None:
         rows = sorted(learner.samples, key=sign.rank, reverse=True)[: self.shown]

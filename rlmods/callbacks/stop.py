@@ -63,10 +63,10 @@ class GracefulStop(Callback):
         """75, 130, or 1 where no signal ended the run."""
         return {None: 1, int(signal.SIGINT): 130}.get(self.signal, EX_TEMPFAIL)
 
-    def follow(self) -> bool:
-        """Whether another rank that has given up takes this one with it: it was asked to end too."""
-        if self._heard:
-            self.signal, self.gave_up = self._heard, True
+    def follow(self, why: str) -> bool:
+        """Whether a rank that is lost has given up, or this one was asked to end too: then this one has given up with it."""
+        if self._heard or DeadlineError.__name__ in why:
+            self.signal, self.gave_up = self._heard or int(signal.SIGTERM), True
         return self.gave_up
 
     # Lightning's hooks

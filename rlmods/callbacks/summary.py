@@ -72,7 +72,7 @@ class Summary(L.Callback):
                 raise OSError(errno.EIO, " ".join(str(error).split())) from error
 
     def on_lost_rank(self, trainer: L.Trainer, pl_module: Any, why: str) -> None:
-        self._write(trainer, pl_module, f"failed: {why}")
+        self._write(trainer, pl_module, "interrupted" if DeadlineError.__name__ in why else f"failed: {why}")
 
     def _write(self, trainer: L.Trainer, learner: Any, exit: str) -> None:
         if not trainer.is_global_zero:

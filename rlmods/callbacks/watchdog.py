@@ -44,7 +44,9 @@ class Watchdog(Callback):
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         if trainer.world_size == 1:
             return
-        self._board = Board(connect(trainer), trainer.world_size, Beat(trainer.global_rank, socket.gethostname(), os.getpid()))
+        _relieve(trainer.strategy.launcher)
+        own = Beat(trainer.global_rank, socket.gethostname(), os.getpid())
+        self._board = Board(connect(trainer), trainer.world_size, own, pause_s=5 * self.beat_s)
         trunks = [getattr(network, "model", network) for network in learner.networks.values()]
         self._hooks = [getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._sign) for trunk in trunks]
         self._tell(learner)
@@ -120,6 +122,15 @@ class Watchdog(Callback):
         sys.stderr.flush()
         if stacks:
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
-        learner.notify("on_lost_rank", why)
-        time.sleep(2 * self.beat_s)  # until the others have seen it too: whoever started them may end all with the first
-        os._exit(EX_TEMPFAIL if DeadlineError.__name__ in why else 1)
+        try:
+            learner.notify("on_lost_rank", why)
+        finally:  # a full disk, and what else may be wrong by now, keeps nobody here
+            time.sleep(2 * self.beat_s)  # until the others have seen it too: whoever started them may end all with the first
+            os._exit(EX_TEMPFAIL if DeadlineError.__name__ in why else 1)
+
+
+def _relieve(launcher: Any) -> None:
+    """Lightning's own observer kills this process without a word, seconds after a rank that it has started ends: it sees none any more."""
+    if started := getattr(launcher, "procs", None):
+        launcher.procs = list(started)  # signals still go to them
+        started.clear()

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -51,7 +52,8 @@ class PromptLoader:
             order = list(range(len(self.prompts)))
             Random(f"{self.seed}-{number}").shuffle(order)
             self._pass = (number, order)
-        return self.prompts[self._pass[1][place]]
+        prompt = self.prompts[self._pass[1][place]]
+        return replace(prompt, time=number) if number else prompt
 
     def state_dict(self) -> dict[str, int]:
         """The same on every rank."""
@@ -71,5 +73,5 @@ class PromptLoader:
         digest = hashlib.sha256()
         for p in self.prompts:
             messages = None if p.messages is None else [dict(m) for m in p.messages]
-            digest.update(json.dumps([p.id, p.text, messages, p.answer]).encode())
+            digest.update(json.dumps([p.id, p.text, messages, p.answer, dict(p.meta)], default=str, sort_keys=True).encode())
         return int.from_bytes(digest.digest()[:7], "big")

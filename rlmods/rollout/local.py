@@ -22,7 +22,7 @@ class Local:
     """Samples with the policy's own weights: nothing is copied, and nothing in the checkpoint's generation_config is read.
 
     A prompt is read once for all its samples, and rows that have ended leave the batch. What a row says depends on the weights and on
-    (seed, prompt id, how often that id came before since `sync`, sample, iteration): not on its neighbours or a global generator.
+    (seed, prompt id, how often that id came before, sample, iteration): not on its neighbours or a global generator.
     """
 
     max_tokens: int = 16
@@ -42,7 +42,7 @@ class Local:
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
     """Called after every step with the rows that ended, the rows in all and the tokens sampled so far in this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
-    _seen: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _seen: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -93,8 +93,8 @@ class Local:
             if len(tokens) >= policy.context_length:
                 room = f"{len(tokens)} tokens leave no room for an answer in the model's context of {policy.context_length}"
                 raise UserError(f"prompt {prompt.id}: {room}; shorten it in the data, or type policy=... for a model with a longer context")
-            questions.append(_Question(prompt, tokens, self._seen[prompt.id]))
-            self._seen[prompt.id] += 1
+            questions.append(_Question(prompt, tokens, self._seen[prompt.id, prompt.time] + (prompt.time << 20)))
+            self._seen[prompt.id, prompt.time] += 1
         return questions
 
     def _answers(self, policy: Policy, batch: list[_Question], samples: int, iteration: int, report: OnStep | None) -> list[list[Response]]:

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.run import lock
 from rlmods.run.files import atomic_write, dumps
-from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration
+from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration, recorded_resume
 from rlmods.types import UserError
 
 HANDOVER = "RLMODS_RUN_DIR"
@@ -117,6 +117,8 @@ class RunDir:
     @classmethod
     def _found(cls, path: Path, config: DictConfig) -> RunDir:
         checkpoint = find_resume(path, config.resume)
+        if checkpoint is None and config.resume == "auto":
+            checkpoint = find_resume(path, recorded_resume(path))  # it has saved nothing of its own yet
         return cls(path, checkpoint, -1 if checkpoint is None else read_iteration(checkpoint))
 
     @classmethod

@@ -45,6 +45,13 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
     return path
 
 
+def recorded_resume(run_dir: Path) -> str | None:
+    """What the run in this directory itself went on from when it began, if that was another's checkpoint."""
+    path = run_dir / "config.yaml"
+    resume = OmegaConf.select(OmegaConf.load(path), "resume") if path.is_file() else None
+    return None if resume in (None, "auto") else str(resume)
+
+
 def numbered(folder: Path) -> list[tuple[int, Path]]:
     """The checkpoints in `folder` with their iterations, oldest first."""
     found = ((re.fullmatch(r"iteration_(\d+)\.ckpt", path.name), path) for path in folder.glob("iteration_*.ckpt"))

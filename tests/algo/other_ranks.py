@@ -41,7 +41,12 @@ def trained(folder: Path, iterations: int, resume: Path | None = None, **options
 
 
 STAGES = {
-    "save": [("fsdp", FSDP2, 1, None), ("ddp", DDP, 1, None), ("folder", partial(FSDP2, sharded_checkpoints=True), 1, None)],
+    "save": [
+        ("fsdp", FSDP2, 1, None),
+        ("ddp", DDP, 1, None),
+        ("hybrid", partial(FSDP2, replicas=2), 1, None),
+        ("folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
+    ],
     "go on": [
         ("one_to_fsdp", FSDP2, 2, "one"),
         ("one_to_ddp", DDP, 2, "one"),
@@ -56,6 +61,9 @@ if __name__ == "__main__":
     where, stage = Path(sys.argv[1]), sys.argv[2]
     for name, strategy, iterations, source in STAGES[stage]:
         resume = None if source is None else where / source / RESUMED
-        weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=strategy())
+        made = strategy()
+        weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=made)
+        if name == "hybrid":
+            assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
         if sharding.is_first():
             torch.save(weights, where / f"{name}.pt")

@@ -1,10 +1,11 @@
-"""Runs of random shapes, one after the other, on as many ranks as there are: `python -m tests.algo.random_shapes NUM SEED STRATEGY`."""
+"""Runs of random shapes, one by one, on as many ranks as there are: `python -m tests.algo.random_shapes NUM SEED STRATEGY PRECISION`."""
 
 from __future__ import annotations
 
 import random
 import sys
 import zlib
+from functools import partial
 from typing import Any
 
 from rlmods.advantage import GAE, Greedy, GroupNorm
@@ -21,7 +22,7 @@ from rlmods.strategy import DDP, FSDP2
 from tests.algo.test_resume import longer
 from tests.algo.worlds import SPLITS, even, fit, learner
 
-STRATEGIES = {"ddp": DDP, "fsdp": FSDP2}
+STRATEGIES = {"ddp": DDP, "fsdp": FSDP2, "hybrid": partial(FSDP2, replicas=2)}
 
 
 def uneven(responses: list[Any]) -> list[float | None]:
@@ -72,10 +73,10 @@ def shape(draw: random.Random) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    num, seed, strategy = int(sys.argv[1]), int(sys.argv[2]), STRATEGIES[sys.argv[3]]
+    num, seed, strategy, precision = int(sys.argv[1]), int(sys.argv[2]), STRATEGIES[sys.argv[3]], sys.argv[4]
     quiet()
     for i in range(num):
         settings = shape(random.Random(f"{seed}-{i}"))
         print(i, {k: v for k, v in settings.items() if k not in ("validation_prompts", "ptx_prompts")}, flush=True)
-        fit(learner(**settings), 2, devices=2, strategy=strategy())
+        fit(learner(**settings), 2, devices=2, strategy=strategy(), precision=precision)
     print("done", flush=True)

@@ -56,6 +56,8 @@ def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[
             assert theirs[name] == pytest.approx(value, rel=1e-4, abs=2e-6), name
 
 
-@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
-def test_no_shape_makes_a_rank_wait(strategy: str) -> None:
-    ranks.run("tests.algo.random_shapes", ["50" if THOROUGH else "5", "0", strategy], timeout_s=540)
+@pytest.mark.parametrize(
+    ("strategy", "precision"), [("ddp", "32-true"), ("fsdp", "32-true"), ("fsdp", "bf16-mixed"), ("hybrid", "32-true")]
+)
+def test_no_shape_makes_a_rank_wait(strategy: str, precision: str) -> None:
+    ranks.run("tests.algo.random_shapes", ["50" if THOROUGH else "4", "0", strategy, precision], timeout_s=540)

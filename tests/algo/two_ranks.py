@@ -30,6 +30,7 @@ SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.
 OTHERS: dict[str, tuple[str, ...]] = {
     **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
     "dapo two validations": ("algo=dapo", *ONLINE, "validation.samples=3"),
+    "dapo second pass": ("algo=dapo", *ONLINE, "validation.samples=0", "data.num_train=8"),
     "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
     "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
     "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
@@ -59,7 +60,7 @@ def experts(folder: Path) -> list[str]:
 def typed(case: str, folder: Path) -> list[str]:
     """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
     if case in OTHERS:
-        return [*OTHERS[case], *SMALL, *(experts(folder / "mixture") if case.startswith("experts") else ())]
+        return [*SMALL, *OTHERS[case], *(experts(folder / "mixture") if case.startswith("experts") else ())]
     made = plan(*alone(case, folder))
     size = ONLINE if made.algorithm.samples_responses else ROWS
     own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
@@ -80,8 +81,8 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {"ddp": (DDP, CASES), "fsdp": (FS
 """Where a case runs on two ranks."""
 
 
-ROUNDS = ("iterative_grpo", "grpo moving reference")
-"""Cases in which something moves between iterations."""
+ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo second pass")
+"""Cases in which something moves between iterations: networks, or the data into its next pass."""
 
 
 class Abstains:

@@ -149,7 +149,10 @@ def test_lightning_does_not_requeue_by_itself(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_rank_goes_with_one_that_gave_up_if_it_was_asked_too() -> None:
     stop = GracefulStop()
-    assert not stop.follow()
-    stop.hear(signal.SIGTERM)
-    assert stop.follow()
+    assert not stop.follow("rank 1 died")
+    stop.hear(signal.SIGUSR1)
+    assert stop.follow("rank 1 died")
     assert (stop.gave_up, stop.exit_status) == (True, 75)
+    other = GracefulStop()
+    assert other.follow("rank 1 failed in stage update: DeadlineError: no time")
+    assert other.exit_status == 75

@@ -50,6 +50,7 @@ class TestBoard:
 
     def test_a_machine_that_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
         first, _, third = boards()
+        first.pause_s = 1000
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 50)
         third.tell()
@@ -89,3 +90,13 @@ class TestBoard:
 def test_no_time_at_all_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Watchdog(**{name: 0})
+
+
+def test_one_that_stood_still_itself_takes_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Suspended and woken up, it cannot say how long the others were silent."""
+    first, *_ = boards()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
+    first.listen()
+    assert first.lost(60) is None
+    assert first.hanging(60) is None

@@ -176,3 +176,17 @@ def test_module_asks_the_strategy_for_its_ranks():
 
     module.trainer = Trainer()
     assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (1, 2)
+
+
+def test_a_prompt_of_a_later_pass_says_so() -> None:
+    """So that ranks which meet one prompt twice in an iteration need not ask each other."""
+    loader = PromptLoader(prompts(5), batch_size=4)
+    assert [[prompt.time for prompt in batch] for batch in (*loader, *loader)] == [[0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 2, 2], [2, 2, 2, 3]]
+
+
+@pytest.mark.parametrize("column", ["response", "candidates", "steps"])
+def test_what_is_learnt_from_is_data_too(column: str) -> None:
+    before, after = ([Prompt(id="a", text="1+1=", meta={column: x})] for x in ("2", "3"))
+    state = PromptLoader(before, 1).state_dict()
+    with pytest.raises(UserError, match="the data changed"):
+        PromptLoader(after, 1).load_state_dict(state)
