@@ -147,7 +147,7 @@ STRATEGIES = {
     "FSDP, 32 ranks": "fsdp trainer.devices=32",
     "FSDP, 32 ranks, 4 replicas": "fsdp trainer.devices=32 trainer.strategy.replicas=4",
 }
-LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=24")
+LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2", "batch.prompts=32")
 """A policy whose heads and adapters are as small beside its trunk as those of a large model are."""
 
 
@@ -155,17 +155,16 @@ def table() -> str:
     """Bytes that a rank holds all along, by parameter of the policy."""
     lines = []
     for algorithm in ALGORITHMS:
-        line = [f"`algo={algorithm}`"]
-        for strategy in STRATEGIES.values():
-            overrides = [f"algo={algorithm.split()[0]}", *algorithm.split()[1:], *f"trainer={strategy}".split(), *LARGE]
-            config = configuration(overrides)
-            plan = compose.plan(config, {}, overrides)
-            with torch.device("meta"):
-                learner = plan.learner()
-            policy = size([learner.policy])
-            state = optimizer_step(learner, foreach=False)[0].total
-            line.append(f"{4 * sum(persistent(learner, Devices.of(config.trainer, 8), state).values()) / policy:.1f}")
-        lines.append(line)
+        overrides = [*f"algo={algorithm}".split(), *LARGE]
+        with torch.device("meta"):
+            learner = compose.plan(configuration(overrides), {}, overrides).learner()
+        state = optimizer_step(learner, foreach=False)[0].total
+        spread = [
+            Devices.of(configuration([f"trainer={strategy[0]}", *strategy[1:]]).trainer, 8)
+            for strategy in map(str.split, STRATEGIES.values())
+        ]
+        shown = [4 * sum(persistent(learner, devices, state).values()) / size([learner.policy]) for devices in spread]
+        lines.append([f"`algo={algorithm}`", *(f"{x:.1f}" for x in shown)])
     return _markdown(["bytes per parameter", *STRATEGIES], lines)
 
 
