@@ -131,7 +131,7 @@ def advise(prediction: Prediction) -> list[str]:
         "key-value cache": [small_rollouts],
         "gathered weights": [(devices.gathered is None, "trainer.precision=bf16-mixed")],
         "reference": [adapter, *model],
-        "checkpoint": [(devices.sharded, "trainer.strategy.sharded_checkpoints=true"), adapter],
+        "gathered optimizer state": [(devices.one_file, "trainer.strategy.sharded_checkpoints=true")],
         **dict.fromkeys(("weights", "gradients", "optimizer state", "gradient buckets"), model),
     }
     parts = found.device[found.decides]

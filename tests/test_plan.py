@@ -124,6 +124,8 @@ class TestIdentities:
         assert all(held.device["update"][part] == 0 for part in (*STATE, "reference"))
         kept = predict(["algo=grpo", *RANDOM, "trainer=fsdp", "num_gpus=4"]).footprint
         assert held.host["checkpoint"] > kept.host["checkpoint"] > 0
+        alone = predict(["algo=grpo", *RANDOM]).footprint
+        assert alone.host["checkpoint"] == 0
         assert held.host["loading"] == kept.host["loading"]
 
     def test_no_reference_no_term(self):

@@ -57,23 +57,20 @@ def footprint(plan: Plan, learner: Learner, devices: Devices, base: int = 0) -> 
             retype(network, devices.own)
     state, temporary = rehearsal.optimizer_step(learner, foreach=not devices.on_cpu and not devices.sharded)
     held = persistent(learner, devices, state.total)
-    saved = state.total + size(networks, trained=True)
-    loaded = size(networks) + size(learner.reference.networks)
+    off = persistent(learner, devices, state.total, offloaded=True)
+    weights, reference = size(networks), size(learner.reference.networks)
+    # Of shards, the first rank brings a checkpoint together in its memory; nothing else is copied as a whole to be written.
+    whole = Peak.of(*(_bytes(x) for x in _tensors(networks) if x.requires_grad)) if devices.sharded and devices.one_file else None
     stages = _stages(plan, learner, devices, temporary)
     rows = workload(plan, learner, devices.ranks).iteration
     held["rows"] = rows.num * rows.length * BYTES_PER_SLOT
-    # Lightning writes a checkpoint into memory first; of shards, the first rank brings the whole together before that.
-    writing = saved * (2 if devices.sharded else 1) if devices.one_file else 0
     if not devices.on_cpu:
-        off = persistent(learner, devices, state.total, offloaded=True)
-        host = {"loading": loaded, "checkpoint": writing + sum(off.values())}
+        host = {"loading": weights + reference, "checkpoint": (0 if whole is None else (whole + state).total) + sum(off.values())}
         return Footprint({stage: _with(held, parts) for stage, parts in stages.items()}, host)
-    whole = Peak.of(*(_bytes(x) for x in _tensors(networks) if x.requires_grad)) + state
-    stages["checkpoint"] = {"checkpoint": Peak(saved, 0, saved), "gathered weights": whole if devices.sharded else Peak()}
-    if not devices.one_file:
-        del stages["checkpoint"]
+    if whole is not None:
+        stages["checkpoint"] = {"gathered weights": whole, "gathered optimizer state": state}
     kept = max(sum(x.small for x in parts.values()) for parts in stages.values())
-    found = {"loading": {"interpreter and libraries": base, "weights": size(networks), "reference": loaded - size(networks)}}
+    found = {"loading": {"interpreter and libraries": base, "weights": weights, "reference": reference}}
     for stage, parts in stages.items():
         freed = kept - sum(x.small for x in parts.values())
         shown = {name: Peak(x.small + x.large) for name, x in parts.items()}
