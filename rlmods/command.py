@@ -37,11 +37,12 @@ PATIENCE_S = 10.0
 def command(
     arguments: Sequence[str],
     manual: str | None,
-    action: Callable[[], dict[str, Any]],
+    action: Callable[[], dict[str, Any] | str],
     indent: int | None = None,
     ended: str = "interrupted",
 ) -> None:
-    """Prints what the action returns, as JSON on stdout. A user's mistake and Ctrl-C (`ended`) are one line and a failing exit status."""
+    """Prints what the action returns on stdout, as JSON if it is no text. A user's mistake and Ctrl-C (`ended`) are one line and a failing
+    exit status."""
     if not arguments or arguments[0] in ("-h", "--help"):
         print(manual)
         sys.exit(0 if arguments else 2)
@@ -50,7 +51,8 @@ def command(
             quiet()
             plugins.register()
             name.register()
-            print(dumps(action(), indent=indent))
+            said = action()
+            print(said if isinstance(said, str) else dumps(said, indent=indent))
     except KeyboardInterrupt:
         sys.exit(ended)
 

@@ -64,9 +64,7 @@ class FSDP2(ModelParallelStrategy):
             UserError: the replicas cannot share the ranks evenly.
         """
         ranks = self.num_nodes * self.num_processes
-        if self.replicas < 1 or ranks % self.replicas:
-            fits = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
-            raise UserError(f"trainer.strategy.replicas={self.replicas} does not divide {ranks} ranks: type one of {fits}")
+        check_replicas(self.replicas, ranks)
         self._data_parallel_size, self._tensor_parallel_size = ranks, 1
         super().setup_environment()
         shape, names = ((ranks,), ("shard",)) if self.replicas == 1 else ((self.replicas, ranks // self.replicas), ("replicate", "shard"))
@@ -115,6 +113,16 @@ class FSDP2(ModelParallelStrategy):
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
         for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # none of a folder
             sharding.load_optimizer_state(optimizer, state)
+
+
+def check_replicas(replicas: int, ranks: int) -> None:
+    """
+    Raises:
+        UserError: the replicas cannot share the ranks evenly.
+    """
+    if replicas < 1 or ranks % replicas:
+        fits = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+        raise UserError(f"trainer.strategy.replicas={replicas} does not divide {ranks} ranks: type one of {fits}")
 
 
 def check_settings(strategy: Any) -> None:

@@ -23,7 +23,7 @@ GROUPS = [
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""
-SERVICES = {"report", "rules", "run", "templates"}
+SERVICES = {"memory", "report", "rules", "run", "templates"}
 """Packages whose classes nobody chooses."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner"},

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import headline
 from rlmods.callbacks.stop import DeadlineError
+from rlmods.metrics import peak_memory_mb
 from rlmods.run import RunDir, write_summary, writing
 from rlmods.types import UserError
 
@@ -45,6 +46,7 @@ class Summary(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         finished = pl_module.iteration >= pl_module.max_iterations
         self._export(pl_module)
+        self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # a checkpoint may have taken more
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
         if trainer.is_global_zero:
             known = {name: value for name, value in self.accuracy.items() if value is not None}

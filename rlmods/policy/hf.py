@@ -77,7 +77,8 @@ def load(
     quantization: str | None = None,
     **options: Any,
 ) -> Policy:
-    """Model and tokenizer from a hub name or directory, as a `Policy`; with an adapter where the directory holds one.
+    """Model and tokenizer from a hub name or directory, as a `Policy`; with an adapter where the directory holds one. Within
+    `torch.device("meta")` the weights are not read.
 
     Raises:
         UserError: there is none, it is no causal language model, or weights are missing.
@@ -101,6 +102,9 @@ def load(
         settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
         if quantization is not None:
             settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
+        if torch.get_default_device().type == "meta":
+            settings.pop("output_loading_info")
+            return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
     except (OSError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]

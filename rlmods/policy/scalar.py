@@ -174,18 +174,22 @@ class ScalarModel(Speaks, nn.Module):
 
     @staticmethod
     def load(source: str | Path) -> ScalarModel:
-        """From a run directory (its `export/`), a directory, or a hub name; frozen, in float32.
+        """From a run directory (its `export/`), a directory, or a hub name; frozen, in float32. Within `torch.device("meta")` the weights
+        are not read.
 
         Raises:
             UserError: there is none, it does not load, or its head is missing or has not one output.
         """
         from safetensors import SafetensorError
-        from transformers import AutoModelForSequenceClassification, AutoTokenizer
+        from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         where, _ = find(source)
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
         try:
             tokenizer = AutoTokenizer.from_pretrained(where)
+            if torch.get_default_device().type == "meta":
+                config = AutoConfig.from_pretrained(where, num_labels=1, dtype=torch.float32)
+                return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
             model, info = AutoModelForSequenceClassification.from_pretrained(where, **options)
         except (OSError, ValueError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[0]

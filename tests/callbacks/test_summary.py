@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 from safetensors import SafetensorError
 
 from rlmods.callbacks import Summary
@@ -15,7 +16,8 @@ from rlmods.types import UserError
 
 def learner(iteration: int = 2) -> Any:
     export = lambda folder: folder.mkdir()  # noqa: E731
-    return SimpleNamespace(name="dapo", iteration=iteration, max_iterations=2, optimizer_steps=2, response_tokens=7, export=export)
+    counts = {"iteration": iteration, "max_iterations": 2, "optimizer_steps": 2, "response_tokens": 7}
+    return SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"))
 
 
 def written(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
@@ -36,6 +38,13 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
     assert found["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
     assert found["exit"] == "finished"
     assert (tmp_path / "export").is_dir()
+
+
+def test_the_last_checkpoint_is_in_the_peak(tmp_path: Path) -> None:
+    found = written(
+        tmp_path, [], lambda s: (s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}), s.on_train_end(TRAINER, learner()))
+    )
+    assert found["peak_memory_mb"] > 100
 
 
 def test_interrupted_and_failed(tmp_path: Path) -> None:
