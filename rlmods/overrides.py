@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from difflib import get_close_matches
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
@@ -39,7 +39,12 @@ def nearest(typed: str, known: Iterable[object]) -> str:
     """The names that are like what was typed, or all of them."""
     names = [str(name) for name in known]
     near = get_close_matches(typed, names, 3)
+    near = [name for name in near if likeness(typed, name) > likeness(typed, near[0]) - 0.15]
     return f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(names)}"
+
+
+def likeness(a: str, b: str) -> float:
+    return SequenceMatcher(None, a, b).ratio()
 
 
 def _unknown(full_key: str, siblings: DictConfig) -> UserError:

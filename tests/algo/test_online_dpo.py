@@ -69,7 +69,8 @@ def test_reference_follows_in_rounds():
 
 def test_a_round_is_measured_from_where_it_began():
     """Also by the validation at its end, and in what is saved there."""
-    made = online(reference_every=2, validation=Validation(every=2), validation_prompts=list(SPLITS.val))
+    odd = list(SPLITS.val)[:7]  # so that half of them are right only where all are ties
+    made = online(reference_every=2, validation=Validation(every=2), validation_prompts=odd)
     rows = fit(made, 4)
     found = {row["iteration"]: row["val/pair_accuracy"] for row in rows if "val/pair_accuracy" in row}
     assert found[0] == 0.5

@@ -201,7 +201,7 @@ class TestReferenceOfOldRows:
         """With a reference that follows every iteration and one step in each, the distance is always 0."""
         rows = fit(learner(kl=Penalty("k3", 0.1, "loss"), reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
         assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
-        assert rows[-1].get("train/replayed_fraction", 0) > 0 or rows[-1]["train/stale_fraction"] > 0
+        assert any(row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0 for row in rows)
 
 
 class TestKLInTheReward:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.reward import Accuracy, Ensemble, Format, WeightedSum
+from rlmods.run import name
 from rlmods.types import Scores, UserError
 from tests.reward.samples import response
 
@@ -93,9 +94,9 @@ def test_settings_that_make_no_ensemble(settings: dict[str, Any], says: str) -> 
 
 
 def test_the_option_and_what_to_type(tmp_path: Path) -> None:
-    (tmp_path / "train.yaml").write_text(f"hydra: {{searchpath: ['file://{CONF}']}}\ndefaults: [{{reward: ensemble}}, _self_]\n")
-    typed = ["reward.how=min", "+reward@reward.rewards.form=format", "+reward@reward.rewards.right=accuracy"]
-    with initialize_config_dir(str(tmp_path), version_base="1.3"):
-        reward = instantiate(compose("train", typed).reward)
+    typed = ["reward=ensemble", "reward.how=min", "+reward@reward.rewards.form=format", "+reward@reward.rewards.right=accuracy"]
+    name.register()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        reward = instantiate(compose("train", [*typed, f"run_dir={tmp_path}"]).reward)
     assert reward == Ensemble({"form": Format(), "right": Accuracy()}, "min")
     assert list(reward([response("<answer>5</answer>", "5"), response("<answer>6</answer>", "5")])) == [1.0, 0.0]
