@@ -6,6 +6,7 @@ import sys
 
 def run() -> None:
     """Compose, check, train; the imports take seconds, and Ctrl-C may come among them."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: its warnings bury ours when a rank is lost
     import hydra
     from omegaconf import DictConfig
 

@@ -93,13 +93,11 @@ class Plan:
         """Processes that share an iteration.
 
         Raises:
-            UserError: there is no such device or strategy here, or the ranks cannot share the prompts evenly.
+            UserError: no such device or strategy here, not what a launcher has started, or prompts that ranks cannot share evenly.
         """
         made: Any = self._trainer([], [])
         ranks: int = made.num_devices * made.num_nodes
-        if self.batch.prompts % ranks:
-            advice = f"type batch.prompts={-(-self.batch.prompts // ranks) * ranks}"
-            raise UserError(f"batch.prompts={self.batch.prompts} cannot be shared evenly by {ranks} ranks: {advice}")
+        strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
         return ranks
 

@@ -98,6 +98,7 @@ def quiet() -> None:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # devices that are not there, advertisements
+    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)  # who has joined
     transformers.utils.logging.disable_progress_bar()
 
 
@@ -119,6 +120,9 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
         trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
     except DeadlineError:  # the callback knows
         pass
+    except SystemExit:  # Lightning's answer to Ctrl-C
+        if not _stop_of(trainer).come_early():
+            raise
     except RuntimeError as error:
         if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow(lost):
             raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error

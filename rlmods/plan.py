@@ -77,6 +77,9 @@ def predict(overrides: Sequence[str]) -> Prediction:
     if config.policy.get("quantization") is not None:
         raise UserError("policy.quantization: no prediction of quantized weights; type policy.quantization=null, and expect less")
     devices = Devices.of(config.trainer, settings.num_gpus)
+    if devices.ranks != settings.num_gpus and any(typed.startswith("num_gpus=") for typed in overrides):
+        raise UserError(f"num_gpus={settings.num_gpus}, and this trainer has {devices.ranks}: type trainer=fsdp or trainer=ddp")
+    plan.batch.check_ranks(devices.ranks, plan.algorithm.rows_per_prompt(plan.batch))
     with torch.device("meta"):
         learner = plan.learner()
     base = int(peak_memory_mb(torch.device("cpu")) * 2**20)
@@ -95,6 +98,7 @@ def report(prediction: Prediction) -> str:
     where = "a process" if devices.on_cpu else "a device"
     said = [_markdown([f"GiB on {where}", *stages], lines), ""]
     verdict = f"peak: {found.peak / GIB:.2f} GiB ({found.peak / 2**20:.0f} MiB) in {found.decides}"
+    fits = ""
     if not devices.on_cpu:
         room = USABLE * prediction.settings.gpu_gib
         fits = "fits" if found.peak <= room * GIB else "does not fit"
@@ -104,7 +108,7 @@ def report(prediction: Prediction) -> str:
         most = ", ".join(f"{stage} {size / GIB:.2f}" for stage, size in found.host.items())
         said.append(f"memory of the machine: GiB of the first rank: {most}; of each other rank: loading {found.host['loading'] / GIB:.2f}")
     if advice := advise(prediction)[:3]:
-        said.append(f"turn down first: {', then '.join(advice)}")
+        said.append(f"{'would lower it' if fits == 'fits' else 'turn down first'}: {', then '.join(advice)}")
     return "\n".join(said)
 
 

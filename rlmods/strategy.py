@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
@@ -153,3 +154,16 @@ def check_resume(strategy: Any, checkpoint: Path | None) -> None:
     """
     if checkpoint is not None and checkpoint.is_dir() and not isinstance(strategy, ModelParallelStrategy):
         raise UserError(f"{checkpoint} is in shards: type trainer=fsdp, with trainer.devices=1 or more")
+
+
+def check_launch(ranks: int) -> None:
+    """
+    Raises:
+        UserError: a launcher such as torchrun has started another number of processes: each would train by itself, or wait for ever.
+    """
+    started = int(os.environ.get("WORLD_SIZE", ranks))
+    if started != ranks:
+        local = int(os.environ.get("LOCAL_WORLD_SIZE", started))
+        nodes = f" trainer.num_nodes={started // local}" if started > local else ""
+        advice = f"type trainer=ddp or trainer=fsdp, with trainer.devices={local}{nodes}"
+        raise UserError(f"{started} processes were started, and this trainer has {ranks}: {advice}")

@@ -53,6 +53,22 @@ def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
         plan(*typed, "trainer=ddp", *CPU).num_ranks()
 
 
+@pytest.mark.parametrize(
+    ("typed", "environment", "advice"),
+    [
+        ((), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "2 processes were started, and this trainer has 1: type trainer=ddp or"),
+        (("trainer=ddp", *CPU), {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, r"trainer\.devices=2 trainer\.num_nodes=2"),
+    ],
+)
+def test_a_launcher_starts_as_many_as_there_are(
+    typed: tuple[str, ...], environment: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=advice):
+        plan(*typed).num_ranks()
+
+
 def test_what_lightning_does_not_know_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as error:
         strategy(tmp_path, "+trainer.strategy=nonsense", *CPU)

@@ -36,8 +36,12 @@ class Batch:
     def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
         """
         Raises:
-            UserError: the ranks cannot cut their rows into minibatches of equal size, so that a step would not be what it is on one rank.
+            UserError: the ranks cannot share the prompts evenly, or cannot cut their rows into minibatches of equal size, so that a step
+                would not be what it is on one rank.
         """
+        if self.prompts % num_ranks:
+            advice = f"type batch.prompts={-(-self.prompts // num_ranks) * num_ranks}"
+            raise UserError(f"batch.prompts={self.prompts} cannot be shared evenly by {num_ranks} ranks: {advice}")
         rows = self.prompts // num_ranks * rows_per_prompt
         if rows % self.minibatches:
             fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)

@@ -69,6 +69,13 @@ class GracefulStop(Callback):
             self.signal, self.gave_up = self._heard or int(signal.SIGTERM), True
         return self.gave_up
 
+    def come_early(self) -> bool:
+        """Whether Ctrl-C came before training listened to it: there was nothing to end."""
+        if not self._heard and self.signal is None:
+            self.signal = int(signal.SIGINT)
+            return True
+        return False
+
     # Lightning's hooks
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:

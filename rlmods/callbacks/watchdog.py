@@ -16,7 +16,7 @@ from rlmods.callbacks.beats import Beat, Board, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
-FIRST_IS_GONE = "rank 0 is gone, which kept what ranks say"
+FIRST_IS_GONE = "rank 0 is gone: its store does not answer"
 
 
 class Watchdog(Callback):
@@ -79,7 +79,7 @@ class Watchdog(Callback):
             self._tell(learner, ended=why)
         except RuntimeError:
             if why:
-                print(f"watchdog: {FIRST_IS_GONE}; nobody hears that this rank failed", file=sys.stderr)
+                print("watchdog: nobody is left to hear that this rank ends", file=sys.stderr)
 
     def _sign(self, *_: Any) -> None:
         self._signs += 1

@@ -47,7 +47,8 @@ class Routing:
         """
         if not policy.routers and self != Routing():
             name = type(policy.model).__name__
-            raise UserError(f"router= is about mixtures of experts, and {name} has no routers that can be told anything: type router=free")
+            about = f"router= is about mixtures of experts, and {name} has no routers that can be told anything"
+            raise UserError(f"{about}: type router=free, and nothing of router.NAME=")
         if self.every is None:
             for parameter in policy.routers.parameters():
                 parameter.requires_grad_(False)

@@ -147,6 +147,14 @@ def test_lightning_does_not_requeue_by_itself(monkeypatch: pytest.MonkeyPatch) -
     assert not environment.auto_requeue
 
 
+def test_ctrl_c_before_training_listens_is_one_too() -> None:
+    early, late = GracefulStop(), GracefulStop()
+    assert early.come_early()
+    assert early.exit_status == 130
+    late.hear(signal.SIGINT)
+    assert not late.come_early(), "the second one stops at once"
+
+
 def test_a_rank_goes_with_one_that_gave_up_if_it_was_asked_too() -> None:
     stop = GracefulStop()
     assert not stop.follow("rank 1 died")

@@ -157,7 +157,7 @@ ROWS = {
     ),
     "first_rank_dies": Row(
         "`kill -9` of the first rank of two",
-        "error: rank 0 is gone, which kept what ranks say; resume=auto goes on from the latest checkpoint",
+        "error: rank 0 is gone: its store does not answer; resume=auto goes on from the latest checkpoint",
         1,
         "what came after the last checkpoint; the others end within seconds",
     ),
