@@ -13,6 +13,7 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -126,6 +127,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=20)
     parser.add_argument("-s", type=int, default=0)
-    parser.add_argument("-f", type=Path, default=Path("/tmp/kills"))
+    parser.add_argument("-f", type=Path, default=Path(tempfile.gettempdir()) / "kills")
     arguments, overrides = parser.parse_known_args()
     print("\n".join(survive(arguments.f, overrides, arguments.n, arguments.s)[:1]))

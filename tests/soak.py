@@ -12,6 +12,7 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -81,7 +82,7 @@ def iterations(folder: Path) -> list[float]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("-n", type=int, default=1000)
-    parser.add_argument("-f", type=Path, default=Path("/tmp/soak/run"))
+    parser.add_argument("-f", type=Path, default=Path(tempfile.gettempdir()) / "soak" / "run")
     arguments, overrides = parser.parse_known_args()
     grown = []
     for name, (early, late) in soak(arguments.f, overrides, arguments.n).items():
