@@ -72,7 +72,8 @@ class TestEveryOption:
 
     @pytest.mark.parametrize("option", ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"])
     def test_a_router_needs_a_mixture_of_experts(self, option: str) -> None:
-        with pytest.raises(UserError, match=r"^router= is about mixtures of experts, and LlamaForCausalLM .*: type router=free, and nothing of router\.NAME=$"):
+        about = r"^router= is about mixtures of experts, and LlamaForCausalLM .*: type router=free, and nothing of router\.NAME=$"
+        with pytest.raises(UserError, match=about):
             plan(option, "policy.pretrained=false", "policy.hidden_size=32").learner()
 
     @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
