@@ -22,6 +22,7 @@ from rlmods.algo import Learner
 from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
+from rlmods.callbacks.watchdog import GO_ON
 from rlmods.overrides import explain_override
 from rlmods.plugins import explain
 from rlmods.run import RunDir, is_first_rank
@@ -125,7 +126,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
             raise
     except RuntimeError as error:
         if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow(lost):
-            raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
+            raise UserError(f"{lost}; {GO_ON}") from error
         if not lost:
             raise
     return learner

@@ -8,7 +8,6 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from lightning import Callback, Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from torch.distributed.checkpoint.api import CheckpointException
@@ -17,6 +16,7 @@ from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.retention import Retention
 from rlmods.run.integrity import DirectFile, Seals, seal, sync, write_manifest
 from rlmods.run.resume import NAME, numbered
+from rlmods.sharding import gathered
 from rlmods.types import UserError
 
 
@@ -166,7 +166,7 @@ def _write(trainer: Trainer, path: Path) -> str | None:
         trainer.strategy.barrier()
     except CheckpointException as error:  # on every rank
         reason = _short(next((pair[0] for pair in error.failures.values()), error))
-    return next(filter(None, _of_all_ranks(reason, trainer)), None)
+    return next(filter(None, gathered(reason)), None)
 
 
 def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
@@ -179,7 +179,7 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
             seals = seal(temporary, trainer.global_rank, trainer.world_size)
     except OSError as error:
         reason = _short(error)
-    parts = _of_all_ranks((seals, reason), trainer)
+    parts = gathered((seals, reason))
     reason = next((failed for _, failed in parts if failed), None)
     if trainer.is_global_zero and reason is None:
         try:
@@ -193,14 +193,6 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
             reason = _short(error)
     verdict: str | None = trainer.strategy.broadcast(reason)
     return verdict
-
-
-def _of_all_ranks(x: Any, trainer: Trainer) -> list[Any]:
-    if trainer.world_size == 1:
-        return [x]
-    parts: list[Any] = [None] * trainer.world_size
-    dist.all_gather_object(parts, x)
-    return parts
 
 
 def _short(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from rlmods.callbacks.beats import Beat, Board, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
+GO_ON = "resume=auto goes on from the latest checkpoint"
 FIRST_IS_GONE = "rank 0 is gone: its store does not answer"
 
 
@@ -117,7 +118,7 @@ class Watchdog(Callback):
     def _end(self, learner: Any, why: str, stacks: bool = False) -> None:
         """Ends this process, whatever its other threads do."""
         rank = self._board.own.rank
-        said = f"\nerror: {why}; resume=auto goes on from the latest checkpoint\n"
+        said = f"\nerror: {why}; {GO_ON}\n"
         sys.stderr.write(f"{said}stacks of rank {rank}:\n" if stacks else said)
         sys.stderr.flush()
         if stacks:

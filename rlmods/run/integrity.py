@@ -51,6 +51,7 @@ def flaw(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             entry = archive.testzip()
         return None if entry is None else f"{entry} is damaged"
+    # What zipfile makes of bytes that are no archive any more; NotImplementedError is a compression that a flipped bit has named.
     except (OSError, ValueError, KeyError, NotImplementedError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         return " ".join(str(error).split()) or type(error).__name__
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
+from rlmods.callbacks.watchdog import GO_ON
 from rlmods.main import plain_errors, quiet
 from rlmods.run import RunDir
 from rlmods.strategy import DDP
@@ -60,5 +61,5 @@ if __name__ == "__main__":
             fit(made, 3, callbacks=(watchdog, summary), devices=2, strategy=DDP())
         except RuntimeError as error:
             if lost := getattr(made.trainer, "lost", None):
-                raise UserError(f"{lost}; resume=auto goes on from the latest checkpoint") from error
+                raise UserError(f"{lost}; {GO_ON}") from error
             raise
