@@ -10,7 +10,8 @@ def run() -> None:
     import hydra
     from omegaconf import DictConfig
 
-    from rlmods import main, plugins
+    from rlmods.cli import main
+    from rlmods.config import plugins
     from rlmods.run import name
 
     @hydra.main(version_base="1.3", config_path="conf", config_name="train")

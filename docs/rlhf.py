@@ -67,9 +67,9 @@ def stages(folder: Path) -> dict[str, list[str]]:
     rankings = ["batch.prompts=96", "optimizer.lr=5e-4", "schedule=cosine", "schedule.warmup=30"]
     return {
         "sft": train("sft", "algo=sft", *demonstrations, "trainer.max_iterations=20"),
-        "collect": ["-m", "rlmods.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
+        "collect": ["-m", "rlmods.cli.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
                     f"out={folder}/candidates.jsonl"],
-        "label": ["-m", "rlmods.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
+        "label": ["-m", "rlmods.cli.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
         "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=320", "validation.every=40"),
         "ppo": train("ppo", *ppo, "kl.coefficient=1"),
         "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
@@ -90,7 +90,7 @@ def write_held_out(path: Path) -> None:
 def measurement(folder: Path, name: str) -> list[str]:
     """Arguments that grade a run: the same questions, samples and reference for all."""
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
-    return ["-m", "rlmods.evaluate", f"{folder}/{name}", "data=arithmetic", *proxy, "validation.samples=4", f"reference={folder}/sft"]
+    return ["-m", "rlmods.cli.evaluate", f"{folder}/{name}", "data=arithmetic", *proxy, "validation.samples=4", f"reference={folder}/sft"]
 
 
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:

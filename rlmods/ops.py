@@ -39,7 +39,7 @@ def group_reduce(x: Float[Tensor, " N"], group: Int[Tensor, " N"], how: str) -> 
     return x.new_zeros(len(ids)).scatter_reduce(0, index, x, how, include_self=False)[index]
 
 
-def group_flat(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
     """True on the rows of groups whose scored members all have the same score (one or none of them does): nothing to compare."""
     high = group_reduce(torch.where(scored, score, -torch.inf), group, "amax")
     low = group_reduce(torch.where(scored, score, torch.inf), group, "amin")
@@ -55,7 +55,7 @@ def deviation(
     score, scored = masked_sum(rewards, mask), mask.any(1)
     count = group_reduce(scored.to(score.dtype), group, "sum")
     centred = score - group_reduce(torch.where(scored, score, 0.0), group, "sum") / count.clamp(min=1)
-    return torch.where(scored & ~group_flat(score, scored, group), centred, 0.0), count
+    return torch.where(scored & ~constant_group(score, scored, group), centred, 0.0), count
 
 
 def spread(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:

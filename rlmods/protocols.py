@@ -92,7 +92,7 @@ class Judge(Protocol):
 class Controller(Protocol):
     """A part that changes while training: an adaptive coefficient, a running baseline. Resuming restores it exactly."""
 
-    def adapt(self, metrics: Mapping[str, float]) -> None:
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Called after every iteration with what is logged for it, which is the same on every rank."""
         ...
 

@@ -114,7 +114,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience(Rows):
-    """Scored responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
+    """PolicyOutput responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
 
     tokens: Int[Tensor, "N T"]
     """Prompt, response, then padding ids (which are never looked at)."""
@@ -162,7 +162,7 @@ class Experience(Rows):
         width = int(self.lengths.max()) if len(self) else 0
         return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
-    def silent(self) -> Experience:
+    def without_loss(self) -> Experience:
         """Same shapes, no loss: what a rank forwards while another still has work."""
         return replace(self, mask=torch.zeros_like(self.mask))
 
@@ -183,7 +183,7 @@ class Experience(Rows):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison(Rows):
+class PreferenceBatch(Rows):
     """K candidate responses to each of P prompts as tensors, right-padded: what losses on preferences consume.
 
     A pair is K = 2, a ranking K > 2, a single response with a verdict (KTO) K = 1."""
@@ -219,12 +219,12 @@ class Comparison(Rows):
         """Response tokens, and prompts that have any: this rank's share of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
 
-    def trim(self) -> Comparison:
+    def trim(self) -> PreferenceBatch:
         """The same rows without the columns that are padding in all of them."""
         width = int(self.lengths.max()) if len(self) else 0
         return replace(self, tokens=self.tokens[..., :width], mask=self.mask[..., :width])
 
-    def silent(self) -> Comparison:
+    def without_loss(self) -> PreferenceBatch:
         """Same shapes, no loss: what a rank forwards while another still has work."""
         return replace(self, mask=torch.zeros_like(self.mask))
 

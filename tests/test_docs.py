@@ -13,10 +13,10 @@ from types import ModuleType
 import pytest
 from hydra import compose, initialize_config_dir
 
-from rlmods import plugins
-from rlmods.command import configuration
+from rlmods.cli.command import configuration
+from rlmods.config import plugins
+from rlmods.config.options import CONF
 from rlmods.data import Arithmetic, Preferences
-from rlmods.options import CONF
 from rlmods.run import name
 
 DOCS = CONF.parent / "docs"

@@ -13,7 +13,7 @@ from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.kl import Penalty
 from rlmods.ratio import CISPO, Clipped, Soft, Unclipped
 from rlmods.types import Totals
-from tests.batches import gradient
+from tests.support.batches import gradient
 
 FILE = Path(__file__).parents[1].parent / "shared" / "golden" / "rl_math.json"
 GOLDEN: dict[str, Any] = json.loads(FILE.read_text()) if FILE.exists() else {}

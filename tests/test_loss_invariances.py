@@ -10,7 +10,7 @@ from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.protocols import Aggregation, Ratio
 from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.types import Totals
-from tests.batches import Batch, batch, batches, few, gradient
+from tests.support.batches import Batch, batch, batches, few, gradient
 
 RATIOS = {
     "symmetric": Clipped(),

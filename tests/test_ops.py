@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.ops import group_reduce, importance, masked_mean, masked_sum, pack, rewards_to_go, whiten
-from tests.batches import Batch, batch, batches, few
-from tests.reference import dense, to_go
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import dense, to_go
 
 
 @few

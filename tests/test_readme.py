@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from rlmods.options import CONF, groups, options, table
+from rlmods.config.options import CONF, groups, options, table
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -46,7 +46,7 @@ class EMA:
         self._mean = self.decay * baseline + (1 - self.decay) * mean
         return Credit(spread(score - baseline, mask))
 
-    def adapt(self, metrics: Mapping[str, float]) -> None:
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Nothing: the rewards themselves move the baseline."""
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Algorithms: one LightningModule each."""
 
-from rlmods.algo.base import Batch, Learner, PolicyGradient
 from rlmods.algo.cispo import CISPO
 from rlmods.algo.dapo import DAPO
 from rlmods.algo.dpo import DPO
@@ -10,6 +9,7 @@ from rlmods.algo.grpo import GRPO
 from rlmods.algo.gspo import GSPO
 from rlmods.algo.iterative_grpo import IterativeGRPO
 from rlmods.algo.online_dpo import OnlineDPO
+from rlmods.algo.policy_gradient import Batch, Learner, PolicyGradient
 from rlmods.algo.ppo import PPO, PPOKL
 from rlmods.algo.process_reward_model import ProcessRewardModel
 from rlmods.algo.reinforce import REINFORCE

@@ -10,16 +10,16 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from rlmods.algo.comparison import assemble_comparison, mismatched
 from rlmods.algo.offline import Offline
 from rlmods.algo.optimizer_steps import Loss
-from rlmods.algo.reference import Reference
-from rlmods.metrics import Meter
-from rlmods.pairs import better, gaps, right
+from rlmods.distributed.collectives import all_gather
 from rlmods.policy.base import Policy
 from rlmods.preference.terms import imitation
-from rlmods.sharding import gathered
-from rlmods.types import Comparison, Experience, Prompt, Totals, UserError
+from rlmods.ranking.pairs import better, gaps, right
+from rlmods.training.metrics import Meter
+from rlmods.training.preference_batch import collate_preferences, mismatched
+from rlmods.training.reference import Reference
+from rlmods.types import Experience, PreferenceBatch, Prompt, Totals, UserError
 
 
 class DPO(Offline):
@@ -74,14 +74,14 @@ class DPO(Offline):
 
     # The rows
 
-    def rows(self, prompts: Sequence[Prompt]) -> Comparison:
-        rows = assemble_comparison(prompts, self.policy).to(self.device)
+    def rows(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
+        rows = collate_preferences(prompts, self.policy).to(self.device)
         if not self.known:
             return self.referenced(rows)
         known = pad_sequence([self.known[prompt.id] for prompt in prompts], batch_first=True)
         return replace(rows, ref_logprobs=known.to(self.device))
 
-    def referenced(self, rows: Comparison) -> Comparison:
+    def referenced(self, rows: PreferenceBatch) -> PreferenceBatch:
         """The same rows with the reference's log-probabilities, where the loss needs them."""
         return replace(rows, ref_logprobs=self.score(rows, self.reference())) if self.reference else rows
 
@@ -91,12 +91,12 @@ class DPO(Offline):
         for start in range(0, len(prompts), self.batch.prompts):
             batch = prompts[start : start + self.batch.prompts]
             mine = batch[self.global_rank :: self.trainer.world_size]
-            scored = self.score(assemble_comparison(mine or batch[:1], self.policy).to(self.device), self.reference()).cpu()
+            scored = self.score(collate_preferences(mine or batch[:1], self.policy).to(self.device), self.reference()).cpu()
             found |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(mine, scored, strict=False)}
-        return {name: row for part in gathered(found) for name, row in part.items()}
+        return {name: row for part in all_gather(found) for name, row in part.items()}
 
     @torch.no_grad()
-    def score(self, rows: Comparison, policy: Policy) -> Tensor:
+    def score(self, rows: PreferenceBatch, policy: Policy) -> Tensor:
         """Log-probability of each response [P, K]."""
         out = torch.zeros(rows.rank.shape, device=self.device)
         for micro, chosen in self.microbatches(rows):
@@ -105,14 +105,14 @@ class DPO(Offline):
 
     # The optimizer step
 
-    def update(self, batch: Experience | Comparison, *more: tuple[Experience | Comparison, Loss]) -> None:
+    def update(self, batch: Experience | PreferenceBatch, *more: tuple[Experience | PreferenceBatch, Loss]) -> None:
         if self.needs_kl:
-            assert isinstance(batch, Comparison)
+            assert isinstance(batch, PreferenceBatch)
             self.kl = self.divergence(batch)
             self.meter.mean("train/kl_ref", self.kl)
         super().update(batch, *more)
 
-    def divergence(self, batch: Comparison) -> Tensor:
+    def divergence(self, batch: PreferenceBatch) -> Tensor:
         """max(0, mean of log pi / pi_ref) over responses to other prompts: an estimate of KL(pi || pi_ref) over all ranks."""
         strangers = mismatched(batch, self.policy.context_length).to(self.device)
         ratios, present = self.score(strangers, self.policy) - self.score(strangers, self.reference()), strangers.mask.any(2)
@@ -120,7 +120,7 @@ class DPO(Offline):
         mean: Tensor = total / count.clamp(min=1)
         return mean.clamp(min=0).float()
 
-    def loss(self, micro: Comparison, totals: Totals) -> Tensor:
+    def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
         logprobs, num_tokens = summed(self.policy, micro), micro.mask.sum(2)
         more = {"kl": self.kl} if self.needs_kl else {}
         each: Tensor = self.preference(logprobs, micro.ref_logprobs, num_tokens, micro.rank, **more)
@@ -135,14 +135,14 @@ class DPO(Offline):
         self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
         return each.sum() / totals.sequences
 
-    def measure(self, rows: Comparison) -> dict[str, float]:
+    def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, present = Meter(self.device), rows.mask.any(2)
         reward = self.preference.reward(self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2))
         meter.mean("val/pair_accuracy", right(gaps(reward, present)), better(rows.rank, present))
         return meter.compute()
 
 
-def summed(policy: Policy, rows: Comparison) -> Tensor:
+def summed(policy: Policy, rows: PreferenceBatch) -> Tensor:
     """log pi(y | x) of each response [P, K]: the sum over its tokens, the prompt's left out; 0 where there is none."""
     logprobs: Tensor = policy(rows.tokens.flatten(0, 1), rows.mask.flatten(0, 1)).logprobs
     return logprobs.sum(1).view(rows.rank.shape)

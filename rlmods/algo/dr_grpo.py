@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from rlmods.algo.base import PolicyGradient
+from rlmods.algo.policy_gradient import PolicyGradient
 
 
 class DrGRPO(PolicyGradient):

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.aggregation import TokenMean
-from rlmods.algo import record
-from rlmods.algo.controllers import EntropyBonus
-from rlmods.algo.experts import Experts
 from rlmods.algo.learner import Learner
 from rlmods.algo.optimizer_steps import Loss
-from rlmods.algo.ptx import Stream
-from rlmods.algo.reference import Reference
-from rlmods.algo.replay import Replay
 from rlmods.algo.scoring import Scoring
 from rlmods.critic.loss import value_loss
+from rlmods.distributed.sharding import is_sharded
 from rlmods.protocols import KL, Aggregation, Ratio
 from rlmods.router import Routing
-from rlmods.sharding import is_sharded
+from rlmods.training import logging as record
+from rlmods.training.controllers import EntropyBonus
+from rlmods.training.experts import Experts
+from rlmods.training.ptx import Stream
+from rlmods.training.reference import Reference
+from rlmods.training.replay import Replay
 from rlmods.types import Experience, Prompt, Totals, UserError
 
 REPLAY = 1_000_000
@@ -116,7 +116,7 @@ class Improvement(Scoring):
         plan = self.minibatches(len(experience))
         # The first minibatch meets the policy that sampled it: its old log-probs are the new ones, unless they are needed again.
         later = torch.ones(len(experience), dtype=torch.bool, device=self.device)
-        steered = hasattr(self.ratio, "adapt")
+        steered = hasattr(self.ratio, "on_iteration_end")
         later[plan[0]] = self.batch.epochs > 1 or self.replay.fraction > 0 or steered or self.router.aux_coefficient > 0
         with self.timed("score"):
             rows = Experience.concat([experience, waiting])

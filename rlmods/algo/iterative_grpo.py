@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from rlmods.algo.grpo import GRPO
-from rlmods.algo.judged import by_prompt
-from rlmods.algo.refresh import Refresh
+from rlmods.distributed.collectives import all_gather
 from rlmods.protocols import Judge
 from rlmods.reward.neural import Neural
-from rlmods.sharding import gathered
+from rlmods.training.judging import by_prompt
+from rlmods.training.refresh import Refresh
 from rlmods.types import Response, UserError
 
 REFRESH = 1_000_001
@@ -83,7 +83,7 @@ class IterativeGRPO(GRPO):
     def finish_iteration(self) -> None:
         if (self.iteration + 1) % (self.reference.every or 1) == 0:
             with self.timed("refresh"):
-                found = self.refresh.end_round(self.generator(REFRESH), gathered)
+                found = self.refresh.end_round(self.generator(REFRESH), all_gather)
             for name, value in found.items():
                 self.meter.mean(f"train/reward_model/{name}", value)
         super().finish_iteration()

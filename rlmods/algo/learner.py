@@ -14,15 +14,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlmods.algo.batch import Batch
-from rlmods.algo.nonfinite import Nonfinite
 from rlmods.algo.optimizer_steps import OptimizerSteps
-from rlmods.algo.reference import Reference
-from rlmods.evaluation import Validation
-from rlmods.metrics import Meter, peak_memory_mb
+from rlmods.distributed.collectives import all_gather
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
-from rlmods.sharding import gathered
+from rlmods.training.batch import Batch
+from rlmods.training.evaluation import Validation
+from rlmods.training.metrics import Meter, peak_memory_mb
+from rlmods.training.nonfinite import Nonfinite
+from rlmods.training.reference import Reference
 from rlmods.types import Prompt, UserError
 
 
@@ -88,7 +88,7 @@ class Learner(OptimizerSteps):
     def controllers(self) -> dict[str, Any]:
         """Parts that change while training, by group."""
         parts = {group: getattr(self, group, None) for group in self.groups}
-        return {group: part for group, part in parts.items() if hasattr(part, "adapt")}
+        return {group: part for group, part in parts.items() if hasattr(part, "on_iteration_end")}
 
     # The iteration
 
@@ -121,7 +121,7 @@ class Learner(OptimizerSteps):
         metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
         steering = {name: value for name, value in metrics.items() if math.isfinite(value)}  # or a coefficient would be NaN for ever
         for controller in self.controllers.values():
-            controller.adapt(steering)
+            controller.on_iteration_end(steering)
         self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
         self.meter, self.samples = Meter(self.device), []
@@ -197,12 +197,12 @@ class Learner(OptimizerSteps):
 
     @property
     def shares(self) -> dict[str, Any]:
-        """What each rank has of its own: parts with `share()`, plain values, and `load_shares(of all ranks, rank, number of ranks)`."""
+        """What each rank has of its own: parts with `share()`, plain values, and `load_rank_states(of all ranks, rank, number of ranks)`."""
         return {name: part for name, part in self.controllers.items() if hasattr(part, "share")}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         mine = {name: part.share() for name, part in self.shares.items()}
-        checkpoint["rlmods"] = self.state() | {"ranks": gathered(mine)}
+        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(mine)}
         if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):  # a folder of shards holds everything
             frozen = self.frozen()
             checkpoint["state_dict"] = {name: x for name, x in checkpoint["state_dict"].items() if name not in frozen}
@@ -213,4 +213,4 @@ class Learner(OptimizerSteps):
             checkpoint["state_dict"] |= self.frozen()
         ranks = checkpoint["rlmods"]["ranks"]
         for name, part in self.shares.items():
-            part.load_shares([rank[name] for rank in ranks], self.global_rank, self.trainer.world_size)
+            part.load_rank_states([rank[name] for rank in ranks], self.global_rank, self.trainer.world_size)

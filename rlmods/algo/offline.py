@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import torch
 
 from rlmods.algo.learner import Learner
-from rlmods.types import Comparison, Experience, Prompt
+from rlmods.types import Experience, PreferenceBatch, Prompt
 
 
 class Offline(Learner):
@@ -32,7 +32,7 @@ class Offline(Learner):
         self.learn(rows)
         self.finish_iteration()
 
-    def learn(self, rows: Experience | Comparison) -> None:
+    def learn(self, rows: Experience | PreferenceBatch) -> None:
         """Epochs x minibatches of optimizer steps."""
         with self.timed("update"):
             for network in self.networks.values():
@@ -49,4 +49,4 @@ class Offline(Learner):
         if not prompts:
             return {}
         mine = prompts[self.global_rank :: self.trainer.world_size]
-        return self.measure(self.rows(mine) if mine else self.rows(prompts[:1]).silent())
+        return self.measure(self.rows(mine) if mine else self.rows(prompts[:1]).without_loss())

@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 
 import torch
 
-from rlmods.algo.batch import Batch
-from rlmods.algo.comparison import stack
 from rlmods.algo.dpo import DPO
-from rlmods.algo.judged import Judged, by_prompt, judged
-from rlmods.evaluation import row
 from rlmods.protocols import Judge
-from rlmods.types import Comparison, Prompt, Response, Scores
+from rlmods.training.batch import Batch
+from rlmods.training.evaluation import row
+from rlmods.training.judging import Judged, by_prompt, judged
+from rlmods.training.preference_batch import stack
+from rlmods.types import PreferenceBatch, Prompt, Response, Scores
 
 
 class OnlineDPO(DPO):
@@ -47,7 +47,7 @@ class OnlineDPO(DPO):
         self.finish_iteration()
 
     @torch.no_grad()
-    def ranked(self, prompts: Sequence[Prompt]) -> Comparison:
+    def ranked(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         """Responses to each prompt with the judge's ranks, where one is better than another."""
         with self.timed("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)

@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
-from rlmods.algo.batch import Batch
-from rlmods.algo.nonfinite import Nonfinite
-from rlmods.algo.reference import Reference
-from rlmods.metrics import Meter
+from rlmods.distributed.sharding import full_tensor, is_sharded
 from rlmods.ops import pack
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
-from rlmods.sharding import is_sharded, whole_tensor
-from rlmods.types import Comparison, Experience, Totals
+from rlmods.training.batch import Batch
+from rlmods.training.metrics import Meter
+from rlmods.training.nonfinite import Nonfinite
+from rlmods.training.reference import Reference
+from rlmods.types import Experience, PreferenceBatch, Totals
 
-Table = TypeVar("Table", Experience, Comparison)
+Table = TypeVar("Table", Experience, PreferenceBatch)
 """What an optimizer step consumes: rows that can be cut into microbatches."""
 Loss = Callable[[Any, Totals], Tensor]
 """Share of some rows in the loss of the optimizer step: summed over microbatches and ranks it is the loss."""
@@ -68,7 +68,7 @@ class OptimizerSteps(L.LightningModule):
 
     # The optimizer step
 
-    def update(self, batch: Experience | Comparison, *more: tuple[Experience | Comparison, Loss]) -> None:
+    def update(self, batch: Experience | PreferenceBatch, *more: tuple[Experience | PreferenceBatch, Loss]) -> None:
         """One optimizer step on these rows (of this rank), in microbatches of `token_budget` tokens; `more` rows add their losses."""
         shares: list[tuple[Any, Loss]] = [(rows, loss) for rows, loss in ((batch, self.loss), *more)]
         counts = [self.across_ranks(rows.counts) for rows, _ in shares]
@@ -89,7 +89,7 @@ class OptimizerSteps(L.LightningModule):
             with self.summed_over_ranks(i == len(parts) - 1):
                 # DDP and FSDP average gradients over ranks; the totals are global already.
                 self.manual_backward(self.nonfinite.see(share, indices, loss(micro, totals)) * self.trainer.world_size)
-        norms = {name: whole_tensor(clip_grad_norm_(net.parameters(), self.batch.max_norm)) for name, net in self.networks.items()}
+        norms = {name: full_tensor(clip_grad_norm_(net.parameters(), self.batch.max_norm)) for name, net in self.networks.items()}
         for i, (name, norm) in enumerate(norms.items()):
             self.meter.mean("train/grad_norm" if i == 0 else f"train/{name}_grad_norm", norm, norm.isfinite())
         if self.nonfinite.found(self, norms, [rows for rows, _ in shares]):
@@ -124,7 +124,7 @@ class OptimizerSteps(L.LightningModule):
             if i < len(chunks):
                 yield batch.select(chunks[i]).trim(), chunks[i]
             else:
-                yield batch.select(chunks[-1]).trim().silent(), chunks[-1][:0]
+                yield batch.select(chunks[-1]).trim().without_loss(), chunks[-1][:0]
 
     def across_ranks(self, x: Tensor, op: str = "sum") -> Tensor:
         """Reduced over ranks, in float64 so that counts stay exact."""

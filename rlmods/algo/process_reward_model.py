@@ -12,12 +12,12 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
-from rlmods.algo.experience import assemble
-from rlmods.algo.measures import auc
 from rlmods.algo.scalar import Scalar
-from rlmods.metrics import Meter
+from rlmods.distributed.collectives import all_gather
 from rlmods.reward.process import tokens_at
-from rlmods.sharding import gathered
+from rlmods.training.collate import collate
+from rlmods.training.measures import auc
+from rlmods.training.metrics import Meter
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 
@@ -37,7 +37,7 @@ class ProcessRewardModel(Scalar):
         """`mask` and `steps` are True on the last token of each step, and `rewards` hold the labels there."""
         responses, ends = zip(*(self.response(prompt) for prompt in prompts), strict=True)
         scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-        rows = assemble(responses, scores, group, version=self.iteration, pad_id=self.scalar.pad_id)
+        rows = collate(responses, scores, group, version=self.iteration, pad_id=self.scalar.pad_id)
         steps, labels = torch.zeros_like(rows.mask), torch.zeros_like(rows.rewards)
         for i, (prompt, at) in enumerate(zip(prompts, ends, strict=True)):
             steps[i, at] = True
@@ -75,7 +75,7 @@ class ProcessRewardModel(Scalar):
             meter.mean("val/first_error_accuracy", (found == true).double(), steps.any(1))
             parts.append((numbers[steps], (micro.rewards >= 0.5)[steps]))
         mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        numbers, good = (torch.cat(ranks) for ranks in zip(*gathered(mine), strict=True))
+        numbers, good = (torch.cat(ranks) for ranks in zip(*all_gather(mine), strict=True))
         return meter.compute() | {"val/auc": auc(numbers, good)}
 
 

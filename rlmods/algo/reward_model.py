@@ -8,14 +8,14 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from rlmods.algo.comparison import assemble_comparison, scored
-from rlmods.algo.measures import auc, calibration_error, correlation
 from rlmods.algo.scalar import Scalar
-from rlmods.metrics import Meter
-from rlmods.pairs import better, gaps, right
+from rlmods.distributed.collectives import all_gather
 from rlmods.policy.scalar import POOLINGS
-from rlmods.sharding import gathered
-from rlmods.types import Comparison, Prompt, Totals, UserError
+from rlmods.ranking.pairs import better, gaps, right
+from rlmods.training.measures import auc, calibration_error, correlation
+from rlmods.training.metrics import Meter
+from rlmods.training.preference_batch import collate_preferences, scored
+from rlmods.types import PreferenceBatch, Prompt, Totals, UserError
 
 
 class RewardModel(Scalar):
@@ -49,19 +49,19 @@ class RewardModel(Scalar):
         self.ranking, self.centre, self.zero_mean = ranking, centre, zero_mean
         self.scalar.facts["pooling"] = pooling
 
-    def rows(self, prompts: Sequence[Prompt]) -> Comparison:
-        return assemble_comparison(prompts, self.scalar).to(self.device)
+    def rows(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
+        return collate_preferences(prompts, self.scalar).to(self.device)
 
-    def scores(self, rows: Comparison) -> Tensor:
+    def scores(self, rows: PreferenceBatch) -> Tensor:
         """Pooled numbers of each response [P, K]; 0 where there is none."""
         return scored(self.scalar, rows)
 
-    def objective(self, scores: Tensor, rows: Comparison) -> Tensor:
+    def objective(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
         """Loss of each prompt [P]."""
         loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
         return loss + self.centre * scores.sum(1).square() if self.centre else loss
 
-    def loss(self, micro: Comparison, totals: Totals) -> Tensor:
+    def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
         scores, present = self.scores(micro), micro.mask.any(2)
         each = self.objective(scores, micro)
         self.meter.mean("train/loss", each, present.any(1))
@@ -69,7 +69,7 @@ class RewardModel(Scalar):
         self.meter.mean("train/score", scores, present)
         return each.sum() / totals.sequences
 
-    def measure(self, rows: Comparison) -> dict[str, float]:
+    def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
             scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
@@ -79,7 +79,7 @@ class RewardModel(Scalar):
             told = present & pairs.flatten(1).any(1)[:, None]
             parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[told], (micro.rank == 0)[told]))
         mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        gap, score, num_tokens, of_pairs, best = (torch.cat(ranks) for ranks in zip(*gathered(mine), strict=True))
+        gap, score, num_tokens, of_pairs, best = (torch.cat(ranks) for ranks in zip(*all_gather(mine), strict=True))
         if self.zero_mean:
             self.scalar.facts["offset"] = float(score.double().mean())
         both_ways = torch.cat([gap, -gap])

@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from rlmods.algo.base import PolicyGradient
+from rlmods.algo.policy_gradient import PolicyGradient
 from rlmods.types import Experience
 
 

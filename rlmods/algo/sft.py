@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from rlmods.aggregation import TokenMean
-from rlmods.algo.experience import assemble
 from rlmods.algo.offline import Offline
-from rlmods.algo.packing import check_packing, packed
-from rlmods.metrics import Meter
 from rlmods.policy.base import Policy
+from rlmods.training.collate import collate
+from rlmods.training.metrics import Meter
+from rlmods.training.packing import check_packing, packed
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 
@@ -77,7 +77,7 @@ def imitation(prompts: Sequence[Prompt], policy: Policy, version: int) -> Experi
         for prompt in prompts
     ]
     group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
-    return assemble(responses, scores, group, version=version, pad_id=policy.pad_id)
+    return collate(responses, scores, group, version=version, pad_id=policy.pad_id)
 
 
 def nll(policy: Policy, meter: Meter, name: str, pack_length: int | None = None) -> Callable[[Experience, Totals], Tensor]:

@@ -14,9 +14,9 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.retention import Retention
+from rlmods.distributed.collectives import all_gather
 from rlmods.run.integrity import DirectFile, Seals, seal, sync, write_manifest
 from rlmods.run.resume import NAME, numbered
-from rlmods.sharding import gathered
 from rlmods.types import UserError
 
 
@@ -166,7 +166,7 @@ def _write(trainer: Trainer, path: Path) -> str | None:
         trainer.strategy.barrier()
     except CheckpointException as error:  # on every rank
         reason = _short(next((pair[0] for pair in error.failures.values()), error))
-    return next(filter(None, gathered(reason)), None)
+    return next(filter(None, all_gather(reason)), None)
 
 
 def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
@@ -179,7 +179,7 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
             seals = seal(temporary, trainer.global_rank, trainer.world_size)
     except OSError as error:
         reason = _short(error)
-    parts = gathered((seals, reason))
+    parts = all_gather((seals, reason))
     reason = next((failed for _, failed in parts if failed), None)
     if trainer.is_global_zero and reason is None:
         try:

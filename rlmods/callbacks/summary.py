@@ -13,8 +13,8 @@ from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import headline
 from rlmods.callbacks.stop import DeadlineError
-from rlmods.metrics import peak_memory_mb
 from rlmods.run import RunDir, write_summary, writing
+from rlmods.training.metrics import peak_memory_mb
 from rlmods.types import UserError
 
 

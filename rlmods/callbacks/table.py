@@ -14,7 +14,7 @@ from torch import nn
 from rlmods.run import RunDir
 
 if TYPE_CHECKING:
-    from rlmods.compose import Plan
+    from rlmods.config.compose import Plan
 
 
 @rank_zero_only

@@ -47,7 +47,7 @@ def said(value: Any, where: str, name: str) -> Said:
         return Said(None, text(value, where, name), True)
     *before, last = messages(value, where, name)
     if last["role"] != "assistant":
-        raise UserError(f'{where}: column "{name}" must end with a turn of the assistant\'s, found one of the {last["role"]}\'s')
+        raise UserError(f"{where}: column \"{name}\" must end with a turn of the assistant's, found one of the {last['role']}'s")
     return Said(before or None, last["content"], True)
 
 

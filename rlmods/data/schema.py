@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rlmods.overrides import nearest
+from rlmods.config.overrides import nearest
 from rlmods.types import Prompt, UserError
 
 

@@ -51,7 +51,7 @@ class Adaptive(_Controlled):
             if not getattr(self, name) > 0:
                 raise ValueError(f"Adaptive: {name} must be above 0, got {getattr(self, name)}")
 
-    def adapt(self, metrics: Mapping[str, float]) -> None:
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         error = metrics.get("train/kl_ref", self.target) / self.target - 1
         factor = 1 + min(max(error, -0.2), 0.2) * metrics.get("train/responses", 0) / self.horizon
         self.coefficient *= max(factor, 0.5)  # a horizon far below n would turn the sign and drive the policy away
@@ -84,7 +84,7 @@ class Ramp(_Controlled):
             raise ValueError(f"Ramp: iterations must be at least 1, got {self.iterations}")
         self._start = self.coefficient
 
-    def adapt(self, metrics: Mapping[str, float]) -> None:
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         self.load_state_dict({"done": self._done + 1})
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
 
-from rlmods.strategy import DDP, FSDP2, check_replicas
+from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.types import UserError
 
 

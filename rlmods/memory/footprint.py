@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from rlmods import sharding
 from rlmods.algo import Learner
-from rlmods.compose import Plan
+from rlmods.config.compose import Plan
+from rlmods.distributed import sharding
 from rlmods.memory import rehearsal
 from rlmods.memory.allocations import Peak, retype
 from rlmods.memory.devices import Devices
@@ -21,7 +21,7 @@ from rlmods.reward.neural import Trained
 BYTES_PER_SLOT = 64
 """Of a token in rows: its id, up to eight numbers in float32 and what selecting rows copies of them."""
 PREFETCHED = 2
-"""Blocks that FSDP2 has gathered at once: one is computed with, the next one is on its way."""
+"""Blocks that FSDP2 gathers at once: one is computed with, the next one is on its way."""
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlmods.algo import Learner
-from rlmods.compose import Plan, texts
-from rlmods.policy.text import Speaks
+from rlmods.config.compose import Plan, texts
+from rlmods.policy.text import TokenizerMixin
 from rlmods.types import Prompt
 
 
@@ -76,7 +76,7 @@ def workload(plan: Plan, learner: Learner, ranks: int) -> Workload:
     return Workload(step, Rows(num, length, response), Rows(rows * stays, length, response), decoded)
 
 
-def _responses(plan: Plan, reader: Speaks) -> Iterator[tuple[int, int, int]]:
+def _responses(plan: Plan, reader: TokenizerMixin) -> Iterator[tuple[int, int, int]]:
     """Tokens of prompt and longest response, of that response, and how many responses there are: of each row of the data."""
     prompt: Prompt
     for prompt in plan.splits.train:

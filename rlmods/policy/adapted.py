@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlmods.policy.base import Policy, Scored
+from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.injection import adapted_layers, check_names, in_force, inject, is_linear, need_peft, other_linears, switches
 from rlmods.policy.quantization import plain_state, shown_as_plain
@@ -67,7 +67,7 @@ class AdaptedPolicy(Policy):
             if layer.lora_variant or any(layer.lora_bias.values()):
                 raise UserError(f"the adapter is more than W + B A in {name} (DoRA, a bias or the like), which is not supported")
 
-    def forward(self, *args: Any, **kwargs: Any) -> Scored:
+    def forward(self, *args: Any, **kwargs: Any) -> PolicyOutput:
         """As any policy, with this adapter in force."""
         with in_force(self.model, self.adapter):
             return super().forward(*args, **kwargs)

@@ -12,17 +12,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.sharding import device_of, full_state, shard_like
 from rlmods.policy.dropout import dropout_restored, without_dropout
 from rlmods.policy.routers import Contexts, Routers, stacked
-from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import cut, device_of, full_state, is_first
+from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import UserError
 
 LOGITS_PER_CHUNK = 2**26
 """Logits held at once: 256 MiB of float32. More tokens than fit are scored in chunks that backward recomputes."""
 
 
-class Scored(NamedTuple):
+class PolicyOutput(NamedTuple):
     """What one forward says of the masked tokens; 0 where the mask is False."""
 
     logprobs: Float[Tensor, "N T"]
@@ -37,7 +38,7 @@ class Scored(NamedTuple):
     """[N * T, E] of each of the L routers; None unless asked for."""
 
 
-class Policy(Speaks, nn.Module):
+class Policy(TokenizerMixin, nn.Module):
     """A Hugging Face causal language model, its tokenizer, and the one function that scores tokens.
 
     Old, new and reference log-probabilities all come from `forward`, so they differ by parameters and by nothing else. Dropout is
@@ -78,7 +79,7 @@ class Policy(Speaks, nn.Module):
         positions: Int[Tensor, "N T"] | None = None,
         routes: Int[Tensor, "N T L k"] | None = None,
         router_logits: bool = False,
-    ) -> Scored:
+    ) -> PolicyOutput:
         """Score the tokens where `mask` is True, from `logits / temperature`.
 
         Rows are right-padded; column t scores token t given those before it, so column 0 has no score. Entropy carries a gradient only if
@@ -98,9 +99,9 @@ class Policy(Speaks, nn.Module):
             values = None if value_head is None else _scatter(value_head(picked).squeeze(-1).float(), mask)
         logprobs, entropies = (_scatter(x, mask) for x in scored)
         if not self.routers:
-            return Scored(logprobs, entropies, values)
+            return PolicyOutput(logprobs, entropies, values)
         logits = None if tape.logits is None else tuple(tape.logits[layer] for layer in sorted(tape.logits))
-        return Scored(logprobs, entropies, values, stacked(tape, tokens), logits)
+        return PolicyOutput(logprobs, entropies, values, stacked(tape, tokens), logits)
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
         rows = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0])
@@ -171,7 +172,7 @@ class Policy(Speaks, nn.Module):
         for name, x in own.items():
             if x.shape != tensors[name].shape:
                 raise ValueError(f"{name} has the shapes {tuple(x.shape)} and {tuple(tensors[name].shape)}")
-            x.copy_(cut(tensors[name], x))
+            x.copy_(shard_like(tensors[name], x))
 
     def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
         """Full weights by the names that transformers gives them, for engines and exports. `state`: of `self.model`, where sharded."""
@@ -192,7 +193,7 @@ class Policy(Speaks, nn.Module):
 
         For every rank; the first one writes."""
         state = full_state(self.model)
-        if is_first():
+        if is_first_rank():
             self.write(folder, state)
 
     def write(self, folder: Path, state: Mapping[str, Tensor]) -> None:

@@ -13,11 +13,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import dropout_restored, without_dropout
-from rlmods.policy.text import Speaks, eos_ids
-from rlmods.sharding import device_of, full_state, is_first
+from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -62,7 +63,7 @@ def pool(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], how: str) -> Float[
     return POOLINGS[how](x, mask)
 
 
-class ScalarModel(Speaks, nn.Module):
+class ScalarModel(TokenizerMixin, nn.Module):
     """One number at every token: `head(hidden_t)`, which has read the tokens up to t and nothing after them.
 
     On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`facts`:
@@ -167,7 +168,7 @@ class ScalarModel(Speaks, nn.Module):
     def export(self, folder: Path) -> None:
         """Write the Hugging Face directory. For every rank; the first one writes."""
         state = full_state(self.model)
-        if is_first():
+        if is_first_rank():
             with dropout_restored(self.model, self.dropout):
                 self.model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)

@@ -8,7 +8,7 @@ from typing import Any
 from rlmods.types import Prompt, UserError
 
 
-class Speaks:
+class TokenizerMixin:
     """What a model with a tokenizer can do with text."""
 
     tokenizer: Any

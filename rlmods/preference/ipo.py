@@ -8,8 +8,8 @@ from typing import ClassVar
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from rlmods.pairs import better, gaps, pair_mean
 from rlmods.preference.terms import log_ratio
+from rlmods.ranking.pairs import better, gaps, pair_mean
 
 
 @dataclass(frozen=True)

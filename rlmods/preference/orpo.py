@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlmods.pairs import better, gaps, pair_mean
 from rlmods.preference.terms import imitation, per_token
+from rlmods.ranking.pairs import better, gaps, pair_mean
 
 NEVER_CERTAIN = -1e-6
 """Mean log-probability above which odds are no longer told apart: they are infinite at 0."""

@@ -9,8 +9,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlmods.pairs import better, gaps, pair_mean
 from rlmods.preference.terms import per_token
+from rlmods.ranking.pairs import better, gaps, pair_mean
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlmods.pairs import better, gaps, pair_mean
+from rlmods.ranking.pairs import better, gaps, pair_mean
 from rlmods.types import UserError
 
 

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.ops import masked_sum
-from rlmods.pairs import better
+from rlmods.ranking.pairs import better
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class KLPenalty:
         objective = d.exp() * torch.where(mask, advantages, 0.0) - self.coefficient * (d.exp() - 1 - d)
         return Surrogate(objective, torch.zeros_like(mask))
 
-    def adapt(self, metrics: Mapping[str, float]) -> None:
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         distance = metrics.get("train/kl_update", self.target)
         if distance > 1.5 * self.target:
             self.coefficient *= 2

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from rlmods.distributed.sharding import unsharded
 from rlmods.policy.base import Policy
 from rlmods.rollout.decode import OnStep, decode, sampling_mode
 from rlmods.rollout.draw import uniforms
-from rlmods.sharding import whole
 from rlmods.types import Prompt, Response, UserError
 
 
@@ -77,7 +77,7 @@ class Local:
         share = max(1, self.batch_size // samples)
         found: dict[int, list[Response]] = {}
         report = self._report(len(prompts) * samples)
-        with sampling_mode(self._policy), whole(self._policy):
+        with sampling_mode(self._policy), unsharded(self._policy):
             for start in range(0, len(order), share):
                 batch = order[start : start + share]
                 said = self._answers(self._policy, [questions[i] for i in batch], samples, iteration, report)
@@ -140,9 +140,7 @@ class _Question:
     """How often the prompt's id came before since `sync`: a question that is asked again gets different answers."""
 
 
-def _response(
-    policy: Policy, question: _Question, row: tuple[list[int], list[float], int, bool], sample: int, iteration: int
-) -> Response:
+def _response(policy: Policy, question: _Question, row: tuple[list[int], list[float], int, bool], sample: int, iteration: int) -> Response:
     tokens, logprobs, length, stopped = row
     tokens, logprobs = tokens[:length], logprobs[:length]
     return Response(

@@ -15,6 +15,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
+from rlmods.distributed.collectives import is_first_rank
 from rlmods.run import lock
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, numbered, read_iteration, recorded_resume
@@ -145,13 +146,6 @@ class RunDir:
         with (self.path / f"config{suffix}.yaml").open("w" if going_on else "x") as file:  # "x": of two at once, one wins
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
-
-
-def is_first_rank() -> bool:
-    """Whether this process is the one that writes, told from the environment: before Lightning has started anything."""
-    if "RANK" in os.environ:
-        return os.environ["RANK"] == "0"
-    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
 
 
 def _holds_run(path: Path) -> UserError:

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import group_flat, group_reduce
+from rlmods.ops import constant_group, group_reduce
 
 
 @dataclass(frozen=True)
@@ -32,4 +32,4 @@ class Dynamic:
         total = group_reduce(torch.where(scored, scores, 0.0), group, "sum")
         mean = total / group_reduce(scored.to(scores.dtype), group, "sum").clamp(min=1)
         low, high = -torch.inf if self.low is None else self.low, torch.inf if self.high is None else self.high
-        return ~group_flat(scores, scored, group) & (mean >= low) & (mean <= high)
+        return ~constant_group(scores, scored, group) & (mean >= low) & (mean <= high)

@@ -23,8 +23,8 @@ from rlmods.run import RunDir
 from rlmods.sampling import BestOf
 from rlmods.types import UserError
 from tests.algo.test_online_dpo import even_first
-from tests.algo.worlds import SPLITS, collected, fit, learner, policy
-from tests.test_compose import plan
+from tests.config.test_compose import plan
+from tests.support.tiny_setup import SPLITS, collected, fit, learner, policy
 
 from .policies import frozen, moved
 

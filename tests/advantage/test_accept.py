@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from rlmods.advantage import Accept
 from rlmods.aggregation import TokenMean
 from rlmods.ratio import LogLikelihood
-from tests.batches import Batch, batch, batches, few, gradient
-from tests.reference import true_slots
+from tests.support.batches import Batch, batch, batches, few, gradient
+from tests.support.reference import true_slots
 
 
 @few

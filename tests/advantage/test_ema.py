@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from rlmods.advantage import EMA, ema
 from rlmods.protocols import Controller
 from tests.advantage.ranks import on_ranks
-from tests.batches import Batch, batch, batches, few
+from tests.support.batches import Batch, batch, batches, few
 
 
 def scores(b: Batch) -> list[float]:
@@ -103,7 +103,7 @@ def test_its_state_is_restored_exactly() -> None:
     fresh.load_state_dict(EMA().state_dict())
     assert fresh(*outcome(4.0)).advantages.item() == 0
     assert isinstance(part, Controller)
-    part.adapt({})
+    part.on_iteration_end({})
     assert part.state_dict() == other.state_dict()
 
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.advantage import GAE
-from tests.batches import Batch, batch, batches, few
-from tests.reference import gae
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import gae
 
 RATES = st.sampled_from([0.0, 0.5, 0.9, 0.95, 1.0])
 

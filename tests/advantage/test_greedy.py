@@ -3,8 +3,8 @@ import torch
 from hypothesis import given
 
 from rlmods.advantage import Greedy
-from tests.batches import Batch, batch, batches, few
-from tests.reference import dense, to_go
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import dense, to_go
 
 
 @few

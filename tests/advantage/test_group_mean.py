@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 
 from rlmods.advantage import GroupMean, GroupNorm
-from tests.batches import Batch, batches, few
-from tests.reference import group_advantage
+from tests.support.batches import Batch, batches, few
+from tests.support.reference import group_advantage
 
 
 @few

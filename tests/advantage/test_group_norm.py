@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlmods.advantage import GroupNorm
-from tests.batches import Batch, batches, few
-from tests.reference import group_advantage
+from tests.support.batches import Batch, batches, few
+from tests.support.reference import group_advantage
 
 
 def outcome(scores: Tensor | list[float], group: list[int] | None = None, part: GroupNorm | None = None) -> Tensor:

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from rlmods.advantage import GroupNorm, Process
-from tests.batches import Batch, batch, batches, few
-from tests.reference import process
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import process
 
 
 def steps_of(b: Batch, seed: int = 0) -> Tensor:

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from rlmods import ops
 from rlmods.advantage import GAE, GroupMean, ReinforcePP
 from tests.advantage.ranks import on_ranks
-from tests.batches import Batch, batch, batches, few
-from tests.reference import reinforce_pp
+from tests.support.batches import Batch, batch, batches, few
+from tests.support.reference import reinforce_pp
 
 BASELINES = ["none", "group"]
 

@@ -4,8 +4,8 @@ from hypothesis import given
 
 from rlmods.aggregation import FixedLength
 from rlmods.types import Totals
-from tests.batches import Batch, batches, few
-from tests.reference import aggregate, true_slots
+from tests.support.batches import Batch, batches, few
+from tests.support.reference import aggregate, true_slots
 
 
 @few

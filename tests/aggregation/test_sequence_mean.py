@@ -3,8 +3,8 @@ from hypothesis import given
 
 from rlmods.aggregation import SequenceMean
 from rlmods.types import Totals
-from tests.batches import Batch, batches, few, gradient
-from tests.reference import aggregate, true_slots
+from tests.support.batches import Batch, batches, few, gradient
+from tests.support.reference import aggregate, true_slots
 
 
 @few

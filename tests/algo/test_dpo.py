@@ -11,12 +11,11 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import DPO, Batch
-from rlmods.algo.comparison import assemble_comparison
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
-from rlmods.types import Comparison, Prompt, UserError
-
-from .offline import RAGGED, alone, close, gradients, padded, shuffled, widened
-from .worlds import SPLITS, fit, learner, policy
+from rlmods.training.preference_batch import collate_preferences
+from rlmods.types import PreferenceBatch, Prompt, UserError
+from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
+from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
 LOSSES = {"dpo": Sigmoid(), "cdpo": Sigmoid(label_smoothing=0.1), "ipo": IPO(), "simpo": SimPO(), "kto": KTO(), "orpo": ORPO()}
 every_loss = pytest.mark.parametrize("preference", LOSSES.values(), ids=LOSSES)
@@ -30,7 +29,7 @@ def dpo(preference: Any = None, **change: Any) -> Any:
     return learner(DPO, **{"preference": preference or Sigmoid()} | change)
 
 
-def moved(preference: Any = None, prompts: list[Prompt] = RAGGED, **change: Any) -> tuple[Any, Comparison]:
+def moved(preference: Any = None, prompts: list[Prompt] = RAGGED, **change: Any) -> tuple[Any, PreferenceBatch]:
     """A learner whose policy has left the reference, and its rows."""
     made = alone(dpo(preference, **change))
     rows = made.rows(prompts)
@@ -125,7 +124,7 @@ class TestLoss:
     def test_silent_rows_have_a_gradient_of_0(self) -> None:
         for preference in LOSSES.values():
             made, rows = moved(preference)
-            found = gradients(made, rows.silent())
+            found = gradients(made, rows.without_loss())
             assert (found == 0).all()
 
 
@@ -223,7 +222,7 @@ class TestTraining:
 
     def test_held_out_pairs_count_by_the_implicit_reward(self) -> None:
         made, _ = moved(prompts=RAGGED)
-        rows = assemble_comparison(RAGGED, made.policy)
+        rows = collate_preferences(RAGGED, made.policy)
         known = made.measure(made.referenced(rows))["val/pair_accuracy"]
         right = []
         for prompt in RAGGED:

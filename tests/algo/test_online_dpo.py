@@ -7,10 +7,9 @@ import pytest
 import torch
 
 from rlmods.algo import Batch, OnlineDPO
-from rlmods.evaluation import Validation
 from rlmods.preference import ORPO, Sigmoid
-
-from .worlds import SPLITS, attached, fit, learner
+from rlmods.training.evaluation import Validation
+from tests.support.tiny_setup import SPLITS, attached, fit, learner
 
 
 def even_first(prompt, first, second):

@@ -10,15 +10,14 @@ import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy
 from transformers import AutoModelForCausalLM
 
+from rlmods.distributed.strategy import FSDP2, check_resume
 from rlmods.policy.tiny import WEIGHTS
-from rlmods.strategy import FSDP2, check_resume
 from rlmods.types import UserError
 from tests import ranks
-
-from .other_ranks import RESUMED, STAGES, trained
+from tests.support.other_ranks import RESUMED, STAGES, trained
 
 pytestmark = pytest.mark.slow
-MODULE = "tests.algo.other_ranks"
+MODULE = "tests.support.other_ranks"
 
 
 @pytest.fixture(scope="module")

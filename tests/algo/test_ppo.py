@@ -8,15 +8,14 @@ import torch
 
 from rlmods.advantage import GAE, Greedy
 from rlmods.algo import PPO, Batch
-from rlmods.algo.experience import assemble
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
 from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
+from rlmods.training.collate import collate
 from rlmods.types import Response, Scores, Totals
-
-from .worlds import SPLITS, attached, collected, fit, gradients, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, fit, gradients, learner
 
 CRITICS = {"separate": Separate(), "shared": Shared(coefficient=0.5)}
 
@@ -71,7 +70,7 @@ class TestTerminalReward:
     def test_sits_on_the_last_trainable_token(self, gamma, want):
         response = Response(prompt=SPLITS.train[0], prompt_tokens=[7, 8], tokens=[9, 9, 1], behavior_logprobs=[0.0] * 3)
         longer = Response(prompt=SPLITS.train[0], prompt_tokens=[7], tokens=[9] * 6, behavior_logprobs=[0.0] * 6)
-        rows = assemble([response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), version=0, pad_id=1)
+        rows = collate([response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), version=0, pad_id=1)
         credit = GAE(gamma, 1.0)(rows.rewards, rows.mask, rows.group, torch.zeros_like(rows.rewards))
         assert credit.returns[0].tolist() == [0.0, 0.0, *want, 0.0, 0.0]
 

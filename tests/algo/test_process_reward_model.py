@@ -20,9 +20,8 @@ from rlmods.policy import ScalarModel
 from rlmods.reward import Process
 from rlmods.reward.process import step_ends
 from rlmods.types import Experience, Prompt, Response, UserError
-
-from .offline import alone, close, gradients, padded, shuffled
-from .worlds import SPLITS, fit, learner
+from tests.support.offline import alone, close, gradients, padded, shuffled
+from tests.support.tiny_setup import SPLITS, fit, learner
 
 
 def solved(name: str, steps: tuple[str, ...], labels: tuple[float, ...]) -> Prompt:
@@ -109,7 +108,7 @@ class TestLoss:
         for budget in (1, 60):
             made.batch = replace(made.batch, token_budget=budget)
             close(gradients(made, rows), want)
-        assert (gradients(made, rows.silent()) == 0).all()
+        assert (gradients(made, rows.without_loss()) == 0).all()
 
     def test_labels_elsewhere_than_at_step_ends_are_never_read(self) -> None:
         made, rows = opinionated()

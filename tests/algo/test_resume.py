@@ -16,7 +16,6 @@ from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, Pro
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.critic import Separate, Shared
 from rlmods.data import Arithmetic
-from rlmods.evaluation import Validation
 from rlmods.kl import Adaptive, Penalty
 from rlmods.preference import IPO, KTO, Sigmoid
 from rlmods.ranking import BradleyTerry, PlackettLuce
@@ -25,10 +24,10 @@ from rlmods.reward import Neural, WeightedSum
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import Schedule
+from rlmods.training.evaluation import Validation
 from tests.policy.mixtures import mixture
 from tests.reward.models import save
-
-from .worlds import fit, learner, policy
+from tests.support.tiny_setup import fit, learner, policy
 
 SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
 """So few prompts that the third iteration is in the second epoch already."""

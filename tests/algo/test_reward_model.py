@@ -12,17 +12,16 @@ import torch
 from torch import Tensor
 
 from rlmods.algo import Batch, RewardModel
-from rlmods.algo.comparison import assemble_comparison
 from rlmods.policy import ScalarModel
 from rlmods.policy.scalar import POOLINGS
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.reward import Neural
-from rlmods.types import Comparison, Prompt, Response, UserError
+from rlmods.training.preference_batch import collate_preferences
+from rlmods.types import PreferenceBatch, Prompt, Response, UserError
 from tests.policy.test_base import MODELS
 from tests.policy.test_base import policy as small_policy
-
-from .offline import RAGGED, alone, close, gradients, padded, shuffled, widened
-from .worlds import SPLITS, fit, learner, policy
+from tests.support.offline import RAGGED, alone, close, gradients, padded, shuffled, widened
+from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
 DIGITS = [Prompt(id=f"{d}", text="1+1=", meta={"candidates": (f"{d}", f"{d + 1}"), "ranks": (d % 2, 1 - d % 2)}) for d in range(8)]
 """Even digits are better."""
@@ -32,7 +31,7 @@ def model(ranking: Any = None, **change: Any) -> Any:
     return learner(RewardModel, **{"ranking": ranking or BradleyTerry(), "rollout": None, "reward": None} | change)
 
 
-def opinionated(ranking: Any = None, **change: Any) -> tuple[Any, Comparison]:
+def opinionated(ranking: Any = None, **change: Any) -> tuple[Any, PreferenceBatch]:
     """A learner whose head says something, and rows."""
     made = alone(model(ranking, **change))
     made.scalar.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(0))
@@ -120,7 +119,7 @@ class TestLoss:
     @pytest.mark.parametrize("how", POOLINGS)
     def test_silent_rows_have_a_gradient_of_0(self, how: str) -> None:
         made, rows = opinionated(pooling=how, centre=0.1)
-        assert (gradients(made, rows.silent()) == 0).all()
+        assert (gradients(made, rows.without_loss()) == 0).all()
 
 
 class TestHeldOut:
@@ -149,7 +148,7 @@ class TestHeldOut:
 
     @torch.no_grad()
     def test_equal_scores_are_a_coin_flip(self) -> None:
-        found = alone(model()).measure(assemble_comparison(RAGGED, policy()))
+        found = alone(model()).measure(collate_preferences(RAGGED, policy()))
         assert found["val/pair_accuracy"] == found["val/auc"] == 0.5
         assert found["val/calibration"] == found["val/length_correlation"] == 0
 

@@ -8,8 +8,7 @@ from rlmods.algo.rft import first_of_equals
 from rlmods.ratio import LogLikelihood
 from rlmods.rollout import Local
 from rlmods.sampling import BestOf
-
-from .worlds import SPLITS, attached, collected, fit, gradients, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, fit, gradients, learner
 
 
 def rft(**change):

@@ -15,19 +15,18 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlmods.algo import SFT, Batch
-from rlmods.algo.packing import check_packing, packed, place
 from rlmods.algo.sft import imitation, nll
-from rlmods.evaluation import Validation
-from rlmods.metrics import Meter
 from rlmods.policy import Policy
-from rlmods.policy.base import Scored
+from rlmods.policy.base import PolicyOutput
 from rlmods.rollout import Local
+from rlmods.training.evaluation import Validation
+from rlmods.training.metrics import Meter
+from rlmods.training.packing import check_packing, packed, place
 from rlmods.types import Experience, Prompt, Totals, UserError
 from tests.policy.test_base import MODELS, llama
 from tests.policy.test_base import policy as small_policy
-
-from .offline import alone, close, gradients, padded, shuffled
-from .worlds import SPLITS, fit, learner, policy
+from tests.support.offline import alone, close, gradients, padded, shuffled
+from tests.support.tiny_setup import SPLITS, fit, learner, policy
 
 
 def prompts(*responses: str) -> list[Prompt]:
@@ -200,7 +199,7 @@ def spied(made: Policy) -> list[Tensor]:
     seen: list[Tensor] = []
     right = made.forward
 
-    def forward(tokens: Tensor, mask: Tensor, **options: Any) -> Scored:
+    def forward(tokens: Tensor, mask: Tensor, **options: Any) -> PolicyOutput:
         seen.append(tokens)
         return right(tokens, mask, **options)
 

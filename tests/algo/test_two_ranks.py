@@ -11,8 +11,7 @@ import pytest
 import torch
 
 from tests import ranks
-
-from .two_ranks import STRATEGIES, THOROUGH, trained
+from tests.support.two_ranks import STRATEGIES, THOROUGH, trained
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +29,7 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], dict[s
     @cache
     def run(strategy: str) -> dict[str, Any]:
         out = tmp_path_factory.mktemp(strategy) / "out.pt"
-        ranks.run("tests.algo.two_ranks", [str(out), strategy], timeout_s=540)
+        ranks.run("tests.support.two_ranks", [str(out), strategy], timeout_s=540)
         found: dict[str, Any] = torch.load(out, weights_only=True)
         return found
 
@@ -60,4 +59,4 @@ def test_two_ranks_are_one(strategy: str, case: str, together: Any, alone: dict[
     ("strategy", "precision"), [("ddp", "32-true"), ("fsdp", "32-true"), ("fsdp", "bf16-mixed"), ("hybrid", "32-true")]
 )
 def test_no_shape_makes_a_rank_wait(strategy: str, precision: str) -> None:
-    ranks.run("tests.algo.random_shapes", ["50" if THOROUGH else "4", "0", strategy, precision], timeout_s=540)
+    ranks.run("tests.support.random_shapes", ["50" if THOROUGH else "4", "0", strategy, precision], timeout_s=540)

@@ -13,8 +13,8 @@ from rlmods.callbacks import IterationCheckpoint
 from rlmods.run import find_resume
 from rlmods.run.resume import read_iteration
 from rlmods.types import Prompt, UserError
-from tests.algo.worlds import Log
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
+from tests.support.tiny_setup import Log
 
 
 def names(folder: Path) -> list[str]:

@@ -10,10 +10,10 @@ import torch
 from rlmods.algo import Batch
 from rlmods.callbacks import Guard, IterationCheckpoint
 from rlmods.types import Experience, UserError
-from tests.algo.test_nonfinite import poisoned
-from tests.algo.worlds import fit as train
-from tests.algo.worlds import learner
 from tests.callbacks.stubs import Tiny, fit, notify
+from tests.support.tiny_setup import fit as train
+from tests.support.tiny_setup import learner
+from tests.training.test_nonfinite import poisoned
 
 
 class Exploding(Tiny):

@@ -16,7 +16,7 @@ from rlmods.callbacks.suspicion import average, by_length, read, repetition, sus
 from rlmods.reward import WeightedSum
 from rlmods.rollout import Local
 from rlmods.types import Response, Scores, UserError
-from tests.algo.worlds import even, fit, learner
+from tests.support.tiny_setup import even, fit, learner
 
 LIMITS = HackingMonitor("nowhere").limits
 START = {"reward/mean": 0.2, "reward/spread": 0.4, "response_tokens": 10.0, "accuracy": 0.5, "unique_fraction": 0.9, "repetition": 0.0}

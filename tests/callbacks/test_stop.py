@@ -13,11 +13,11 @@ from lightning.pytorch.plugins.environments import SLURMEnvironment
 
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
-from rlmods.evaluation import Validation
+from rlmods.training.evaluation import Validation
 from rlmods.types import UserError
-from tests.algo.worlds import SPLITS, learner
-from tests.algo.worlds import fit as train
 from tests.callbacks.stubs import Tiny, fit
+from tests.support.tiny_setup import SPLITS, learner
+from tests.support.tiny_setup import fit as train
 
 HEARD = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 

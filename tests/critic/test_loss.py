@@ -10,7 +10,7 @@ from rlmods.advantage import GAE
 from rlmods.aggregation import TokenMean
 from rlmods.critic.loss import value_loss
 from rlmods.types import Totals
-from tests.batches import Batch, batch, batches, few, gradient
+from tests.support.batches import Batch, batch, batches, few, gradient
 from tests.test_golden import GOLDEN, close, read
 
 

@@ -1,5 +1,5 @@
 from rlmods.critic import NoCritic
-from tests.algo.worlds import learner, policy
+from tests.support.tiny_setup import learner, policy
 
 
 def test_makes_no_network():

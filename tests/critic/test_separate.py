@@ -6,7 +6,7 @@ import torch
 from rlmods.critic import Separate
 from rlmods.policy import ScalarModel, Tiny
 from rlmods.types import UserError
-from tests.algo.worlds import collected, learner, policy
+from tests.support.tiny_setup import collected, learner, policy
 
 
 def random_head(network):

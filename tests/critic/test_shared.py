@@ -4,7 +4,7 @@ import torch
 
 from rlmods.advantage import GAE
 from rlmods.critic import Shared
-from tests.algo.worlds import collected, gradients, learner, policy
+from tests.support.tiny_setup import collected, gradients, learner, policy
 
 
 def test_reads_the_hidden_state_before_each_token():

@@ -13,11 +13,11 @@ import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
 from rlmods.callbacks.watchdog import GO_ON
-from rlmods.main import plain_errors, quiet
+from rlmods.cli.main import plain_errors, quiet
+from rlmods.distributed.strategy import DDP
 from rlmods.run import RunDir
-from rlmods.strategy import DDP
 from rlmods.types import Response, UserError
-from tests.algo.worlds import even, fit, learner
+from tests.support.tiny_setup import even, fit, learner
 
 
 def dies() -> None:

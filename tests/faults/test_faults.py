@@ -24,12 +24,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
-from rlmods import main, plugins
-from rlmods.options import CONF
+from rlmods.cli import main
+from rlmods.config import plugins
+from rlmods.config.options import CONF
 from rlmods.run import lock, name
+from tests.cli.test_main import RANDOM, SMALL, rows, start
 from tests.faults.rows import ROWS, table
 from tests.run.test_lock import holder
-from tests.test_cli import RANDOM, SMALL, rows, start
 
 SETTINGS = (*SMALL, *RANDOM, "callbacks.checkpoint.every=1", "validation.max_prompts=2", "validation.samples=0", "validation.every=null")
 Run = Callable[..., None]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.kills import differing, survive
+from tests.support.kill_resume import differing, survive
 
 TYPED = ("algo=dapo", "batch.prompts=4", "batch.samples=4", "policy.pretrained=false", "policy.hidden_size=32", "trainer.max_iterations=5")
 

@@ -19,7 +19,7 @@ from lightning.pytorch.strategies import DDPStrategy
 
 from rlmods.algo import Batch
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
-from tests.algo.worlds import fit, learner
+from tests.support.tiny_setup import fit, learner
 
 
 class Bad(L.Callback):

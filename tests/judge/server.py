@@ -85,5 +85,3 @@ def longer(body: dict[str, Any], number: int) -> str:
 def in_turn(*answers: Answer) -> Script:
     """One after the other, the last again and again."""
     return lambda body, number: answers[min(number, len(answers) - 1)]
-
-

@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_dir
 
+from rlmods.config.instantiate import make
+from rlmods.config.options import CONF
 from rlmods.judge import Rule, rank
-from rlmods.make import make
-from rlmods.options import CONF
 from rlmods.reward import Accuracy, Format
 from rlmods.types import Prompt, UserError
 

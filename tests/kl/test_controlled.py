@@ -5,8 +5,8 @@ import torch
 
 from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.protocols import KL, Controller
-from tests.batches import batch
 from tests.kl.bandit import distance, improve, start
+from tests.support.batches import batch
 
 SHARED = {"estimator": "k1", "coefficient": 0.2, "where": "reward"}
 MADE = {
@@ -27,7 +27,7 @@ class TestBoth:
         b, part = batch(4, 5, seed=1), MADE[name](estimator=estimator)
         for _ in range(2):
             assert torch.equal(part(b.values, b.rewards), Penalty(estimator, 1.0, "reward")(b.values, b.rewards))
-            part.adapt(metrics(1.0))
+            part.on_iteration_end(metrics(1.0))
         assert part.coefficient != 0.2
 
     def test_is_a_penalty_and_a_controller(self, name: str) -> None:
@@ -39,13 +39,13 @@ class TestBoth:
 
     def test_its_state_is_restored_exactly(self, name: str) -> None:
         part, other = MADE[name](), MADE[name]()
-        part.adapt(metrics(0.11))
-        part.adapt(metrics(0.3))
+        part.on_iteration_end(metrics(0.11))
+        part.on_iteration_end(metrics(0.3))
         other.load_state_dict(copy.deepcopy(part.state_dict()))
         for _ in range(3):
             assert other.coefficient == part.coefficient != 0.2
-            part.adapt(metrics(0.07))
-            other.adapt(metrics(0.07))
+            part.on_iteration_end(metrics(0.07))
+            other.on_iteration_end(metrics(0.07))
 
     @pytest.mark.parametrize(
         ("bad", "field"), [({"estimator": "k4"}, "estimator"), ({"coefficient": -1.0}, "coefficient"), ({"where": "both"}, "where")]
@@ -70,19 +70,19 @@ class TestAdaptive:
     )
     def test_formula(self, kl: float, responses: int, factor: float) -> None:
         part = MADE["adaptive"]()
-        part.adapt(metrics(kl, responses))
+        part.on_iteration_end(metrics(kl, responses))
         assert part.coefficient == pytest.approx(0.2 * factor, rel=1e-12)
 
     def test_never_turns_the_sign(self) -> None:
         part = MADE["adaptive"](horizon=1.0)
         for _ in range(20):
-            part.adapt(metrics(0.0))
+            part.on_iteration_end(metrics(0.0))
             assert part.coefficient > 0
 
     @pytest.mark.parametrize("missing", ["train/kl_ref", "train/responses"])
     def test_without_a_metric_nothing_changes(self, missing: str) -> None:
         part = MADE["adaptive"]()
-        part.adapt({k: v for k, v in metrics(9.0).items() if k != missing})
+        part.on_iteration_end({k: v for k, v in metrics(9.0).items() if k != missing})
         assert part.coefficient == 0.2
 
     @pytest.mark.parametrize("coefficient", [0.02, 2.0])
@@ -90,7 +90,7 @@ class TestAdaptive:
         part, logits = MADE["adaptive"](coefficient=coefficient), start()
         for _ in range(150):
             logits = improve(logits, part, steps=5)
-            part.adapt(metrics(distance(logits), 100))
+            part.on_iteration_end(metrics(distance(logits), 100))
         assert distance(logits) == pytest.approx(0.1, rel=0.1)
 
     @pytest.mark.parametrize("field", ["coefficient", "target", "horizon"])
@@ -105,7 +105,7 @@ class TestRamp:
         part, seen = MADE["ramp"](coefficient=first, final=last), []
         for _ in range(7):
             seen.append(part.coefficient)
-            part.adapt({})
+            part.on_iteration_end({})
         assert seen == pytest.approx([first + (last - first) * share for share in (0, 0.25, 0.5, 0.75, 1, 1, 1)])
         assert seen[-1] == pytest.approx(last, rel=1e-12)
 

@@ -4,8 +4,8 @@ from hypothesis import given
 from torch import Tensor
 
 from rlmods.kl import Penalty
-from tests.batches import Batch, batches, few, gradient
 from tests.kl import bandit
+from tests.support.batches import Batch, batches, few, gradient
 
 LOGITS = torch.tensor([0.3, -1.0, 0.8, 0.1, -0.4], dtype=torch.float64)
 REF = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(0)[None]

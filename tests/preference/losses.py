@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.batches import gradient
-from tests.rankings import Rankings
+from tests.support.batches import gradient
+from tests.support.rankings import Rankings
 
 KL = torch.tensor(0.3, dtype=torch.float64)
 

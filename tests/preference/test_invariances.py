@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.preference import IPO, KTO, ORPO, Sigmoid, SimPO
-from tests.batches import few
 from tests.preference.losses import both, call
-from tests.rankings import Rankings, ranking, rankings
+from tests.support.batches import few
+from tests.support.rankings import Rankings, ranking, rankings
 
 LOSSES = {"dpo": Sigmoid(), "cdpo": Sigmoid(label_smoothing=0.1), "ipo": IPO(), "simpo": SimPO(), "kto": KTO(), "orpo": ORPO()}
 every_loss = pytest.mark.parametrize("part", LOSSES.values(), ids=LOSSES)

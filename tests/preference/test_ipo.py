@@ -4,10 +4,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.preference import IPO
-from tests.batches import few, gradient
 from tests.preference.losses import both, call
 from tests.preference.test_sigmoid import golden, golden_pairs
-from tests.rankings import Rankings, rankings
+from tests.support.batches import few, gradient
+from tests.support.rankings import Rankings, rankings
 from tests.test_golden import GOLDEN
 
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.preference import ORPO
-from tests.batches import few, gradient
 from tests.preference.losses import call
-from tests.rankings import Rankings, rankings
+from tests.support.batches import few, gradient
+from tests.support.rankings import Rankings, rankings
 
 
 @few

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.preference import Sigmoid
-from tests.batches import few, gradient
 from tests.preference.losses import both, call
-from tests.rankings import Rankings, ranking, rankings
+from tests.support.batches import few, gradient
+from tests.support.rankings import Rankings, ranking, rankings
 from tests.test_golden import GOLDEN
 
 golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the repository")

@@ -6,8 +6,8 @@ from hypothesis import given
 
 from rlmods.ranking import BradleyTerry
 from rlmods.types import UserError
-from tests.batches import few, gradient
-from tests.rankings import Rankings, ranking, rankings
+from tests.support.batches import few, gradient
+from tests.support.rankings import Rankings, ranking, rankings
 from tests.test_golden import GOLDEN
 
 golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the repository")

@@ -3,9 +3,9 @@ import torch
 from hypothesis import given
 
 from rlmods.ranking import BradleyTerry, PlackettLuce
-from tests.batches import few, gradient
 from tests.ranking.test_bradley_terry import golden, golden_scores
-from tests.rankings import Rankings, rankings
+from tests.support.batches import few, gradient
+from tests.support.rankings import Rankings, rankings
 from tests.test_golden import GOLDEN
 
 

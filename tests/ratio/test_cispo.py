@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.ratio import CISPO
-from tests.batches import Batch, batches, few, gradient
-from tests.reference import cispo, dense
+from tests.support.batches import Batch, batches, few, gradient
+from tests.support.reference import cispo, dense
 
 BOUNDS = st.one_of(st.none(), st.floats(0, 0.5))
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from rlmods.aggregation import SequenceMean, TokenMean
 from rlmods.ratio import Clipped, Unclipped
 from rlmods.types import Totals
-from tests.batches import Batch, batch, batches, few, gradient
-from tests.reference import clipped, dense
+from tests.support.batches import Batch, batch, batches, few, gradient
+from tests.support.reference import clipped, dense
 
 LEVELS = ["token", "sequence", "sequence_token"]
 TRUE = torch.ones(1, 1, dtype=torch.bool)

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rlmods.aggregation import SequenceMean
 from rlmods.ratio import Clipped, GeometricMean
 from rlmods.types import Totals
-from tests.batches import Batch, batch, batches, few, gradient
-from tests.reference import dense, geometric_mean
+from tests.support.batches import Batch, batch, batches, few, gradient
+from tests.support.reference import dense, geometric_mean
 
 
 @few

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from rlmods.protocols import Controller
 from rlmods.ratio import KLPenalty, Unclipped
-from tests.batches import Batch, batches, few, gradient
-from tests.reference import dense, kl_penalty
+from tests.support.batches import Batch, batches, few, gradient
+from tests.support.reference import dense, kl_penalty
 
 OLD = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(0)[None]
 NEW = torch.tensor([0.3, -1.0, 0.8, 0.1, -0.4], dtype=torch.float64)
@@ -74,13 +74,13 @@ def test_a_larger_coefficient_stays_closer_on_a_bandit() -> None:
 )
 def test_the_coefficient_is_doubled_or_halved_outside_of_the_band(distance: float, factor: float) -> None:
     part = KLPenalty(3.0, target=0.01)
-    part.adapt({"train/kl_update": distance})
+    part.on_iteration_end({"train/kl_update": distance})
     assert part.coefficient == 3.0 * factor
 
 
 def test_without_the_metric_nothing_changes() -> None:
     part = KLPenalty(3.0)
-    part.adapt({"train/kl_ref": 9.0})
+    part.on_iteration_end({"train/kl_ref": 9.0})
     assert part.coefficient == 3.0
 
 
@@ -89,13 +89,13 @@ def test_it_finds_a_coefficient_that_keeps_the_distance_on_a_bandit(start: float
     """The distance falls with the square of beta: doubling and halving cannot hit the band more closely than this."""
     part = KLPenalty(start, target=0.05)
     for _ in range(15):
-        part.adapt({"train/kl_update": (distance := best_response(part, steps=50))})
+        part.on_iteration_end({"train/kl_update": (distance := best_response(part, steps=50))})
     assert 0.05 / 3 < distance < 0.05 * 3
 
 
 def test_its_state_is_restored_exactly() -> None:
     part = KLPenalty(0.3)
-    part.adapt({"train/kl_update": 1.0})
+    part.on_iteration_end({"train/kl_update": 1.0})
     other = KLPenalty(0.3)
     other.load_state_dict(part.state_dict())
     assert other == part

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.ratio import Soft
-from tests.batches import Batch, batches, few, gradient
-from tests.reference import dense, soft
+from tests.support.batches import Batch, batches, few, gradient
+from tests.support.reference import dense, soft
 
 TEMPERATURES = st.floats(0.1, 5)
 

@@ -2,8 +2,8 @@ import torch
 from hypothesis import given
 
 from rlmods.ratio import Unclipped
-from tests.batches import Batch, batches, few, gradient
-from tests.reference import dense, unclipped
+from tests.support.batches import Batch, batches, few, gradient
+from tests.support.reference import dense, unclipped
 
 
 @few

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlmods.make import make
+from rlmods.config.instantiate import make
 from rlmods.reward import JSON, WeightedSum
 from rlmods.reward.json_schema import extract_json
 from rlmods.reward.strict_json import validator

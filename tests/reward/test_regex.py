@@ -5,7 +5,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from rlmods.make import make
+from rlmods.config.instantiate import make
 from rlmods.reward import Regex
 from rlmods.types import UserError
 from tests.reward.samples import response

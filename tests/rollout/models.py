@@ -103,8 +103,7 @@ def hostile(model: Any) -> Any:
 
 MODELS = {"llama": llama, "gpt2": gpt2, "mistral": mistral}
 RAGGED = [
-    Prompt(id=f"p{i}", text="".join(chr(67 + (5 * i + 3 * j) % 60) for j in range(length)))
-    for i, length in enumerate([1, 9, 4, 17, 2, 9])
+    Prompt(id=f"p{i}", text="".join(chr(67 + (5 * i + 3 * j) % 60) for j in range(length))) for i, length in enumerate([1, 9, 4, 17, 2, 9])
 ]
 
 

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.sampling import BestOf
-from tests.batches import few
+from tests.support.batches import few
 
 NAN = float("nan")
 ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([NAN, -1.0, 0.0, 0.5, 1.0, 2.0])), min_size=1, max_size=20)

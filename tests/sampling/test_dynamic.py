@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.sampling import Dynamic
-from tests.batches import few
+from tests.support.batches import few
 
 GROUPS = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=20)
 

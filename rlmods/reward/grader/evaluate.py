@@ -83,9 +83,11 @@ class _Evaluation:
             return node.value
         if node.op == "name" and not node.args:
             return self.name(node.text, bound)
-        args = [self.value(arg, bound) for arg in (arg for row in node.args for arg in row.args)] if node.op == "matrix" else [
-            self.value(arg, bound) for arg in node.args
-        ]
+        args = (
+            [self.value(arg, bound) for arg in (arg for row in node.args for arg in row.args)]
+            if node.op == "matrix"
+            else [self.value(arg, bound) for arg in node.args]
+        )
         if node.op == "matrix":
             width = len(node.args[0].args)
             return tuple(tuple(args[start : start + width]) for start in range(0, len(args), width))

@@ -16,9 +16,7 @@ DIGITS = 100
 """So many because golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only behind the 57th."""
 MAX_BITS = 40_000
 MAX_FACTORIAL = 2_000
-_ANALYTIC = frozenset(
-    ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asec", "acsc", "acot")
-)
+_ANALYTIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asec", "acsc", "acot"))
 _threads = threading.local()
 
 

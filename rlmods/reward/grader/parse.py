@@ -1,12 +1,12 @@
 """Tokens to a syntax tree, by recursive descent. Nothing is evaluated here, and no text ever reaches `eval` or a computer algebra system.
 
-    answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
-    relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
-    union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
-    ratio    = sum (":" sum)*                                     2 : 3 : 5
-    sum      = product (("+" | "-" | "+-") product)*
-    product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor
-    factor   = "-" factor | atom ("^" factor | "!" | "%")*
+answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
+relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
+union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
+ratio    = sum (":" sum)*                                     2 : 3 : 5
+sum      = product (("+" | "-" | "+-") product)*
+product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor
+factor   = "-" factor | atom ("^" factor | "!" | "%")*
 """
 
 from __future__ import annotations

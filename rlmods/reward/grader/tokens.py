@@ -20,23 +20,99 @@ class Token:
     text: str
 
 
-FUNCTIONS = frozenset((
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
-    "sqrt", "arcsec", "arccsc", "arccot", "asin", "acos", "atan", "min", "max", "gcd", "lcm",
-))
-GREEK = frozenset((
-    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu",
-    "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
-    "Sigma", "Phi", "Psi", "Omega", "ell",
-))
+FUNCTIONS = frozenset(
+    (
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "arcsin",
+        "arccos",
+        "arctan",
+        "sinh",
+        "cosh",
+        "tanh",
+        "ln",
+        "log",
+        "lg",
+        "exp",
+        "sqrt",
+        "arcsec",
+        "arccsc",
+        "arccot",
+        "asin",
+        "acos",
+        "atan",
+        "min",
+        "max",
+        "gcd",
+        "lcm",
+    )
+)
+GREEK = frozenset(
+    (
+        "alpha",
+        "beta",
+        "gamma",
+        "delta",
+        "epsilon",
+        "varepsilon",
+        "zeta",
+        "eta",
+        "theta",
+        "vartheta",
+        "iota",
+        "kappa",
+        "lambda",
+        "mu",
+        "nu",
+        "xi",
+        "rho",
+        "sigma",
+        "tau",
+        "upsilon",
+        "phi",
+        "varphi",
+        "chi",
+        "psi",
+        "omega",
+        "Gamma",
+        "Delta",
+        "Theta",
+        "Lambda",
+        "Xi",
+        "Sigma",
+        "Phi",
+        "Psi",
+        "Omega",
+        "ell",
+    )
+)
 _CONSTANTS = {
     "pi": "pi",
     **dict.fromkeys(("infty", "infinity", "inf", "oo"), "infty"),
     **dict.fromkeys(("emptyset", "varnothing"), "emptyset"),
 }
-_STRUCTURE = frozenset((
-    "frac", "binom", "choose", "sum", "prod", "overline", "begin", "end", "lfloor", "rfloor", "lceil", "rceil", "mod", "pmod",
-))
+_STRUCTURE = frozenset(
+    (
+        "frac",
+        "binom",
+        "choose",
+        "sum",
+        "prod",
+        "overline",
+        "begin",
+        "end",
+        "lfloor",
+        "rfloor",
+        "lceil",
+        "rceil",
+        "mod",
+        "pmod",
+    )
+)
 _SYNONYMS = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "binom"),
@@ -65,10 +141,26 @@ UNITS = {
     **{"degree": "degree", "degrees": "degree", "sq": "sq", "cu": "cu", "rad": "rad", "radians": "rad", "units": "unit", "unit": "unit"},
 }
 """Unit words and their canonical form. Two known units that differ make two answers different."""
-_SCALES = frozenset((
-    "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "quarter", "times", "squared", "cubed", "factorial",
-    "over", "plus", "minus", "not",
-))
+_SCALES = frozenset(
+    (
+        "hundred",
+        "thousand",
+        "million",
+        "billion",
+        "trillion",
+        "dozen",
+        "half",
+        "quarter",
+        "times",
+        "squared",
+        "cubed",
+        "factorial",
+        "over",
+        "plus",
+        "minus",
+        "not",
+    )
+)
 
 _INVISIBLE = (
     r"\s+|~|\\[ ,;:!>]|\\(?:q?quad|displaystyle|textstyle|limits|nolimits|left\.?|right\.?|[bB]igg?[lr]?|phantom\{\s*\})(?![A-Za-z])"

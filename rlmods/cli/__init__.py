@@ -1,0 +1,1 @@
+"""The commands: `train.py` and `python -m rlmods.<command>`."""

@@ -1,0 +1,94 @@
+"""Data that does not bring what the algorithm and its parts ask of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rlmods.config.compose import Plan
+
+
+def ptx(plan: Plan) -> str | None:
+    for prompt in plan.ptx:
+        if "response" not in prompt.meta:
+            advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
+            return f"algo.ptx_coefficient imitates responses, and prompt {prompt.id} has none: {advice}"
+    return None
+
+
+def minibatches(plan: Plan) -> str | None:
+    rows = plan.batch.prompts * plan.algorithm.rows_per_prompt(plan.batch)
+    if rows % plan.batch.minibatches == 0:
+        return None
+    fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
+    return f"batch.minibatches={plan.batch.minibatches} does not divide the {rows} rows of an iteration: type one of {fits}"
+
+
+def prompts(plan: Plan) -> str | None:
+    count = len(plan.splits.train)
+    if plan.batch.prompts <= count:
+        return None
+    return f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type batch.prompts={count}"
+
+
+def answers(plan: Plan) -> str | None:
+    for group in ("reward", "judge"):
+        if not getattr(plan.parts.get(group), "needs_answer", False):
+            continue
+        for prompt in (*plan.splits.train, *plan.splits.val):
+            if prompt.answer is None:
+                chosen = f"{group}={plan.choices.get(group)}"
+                other = "" if plan.algorithm.samples_responses else ", or reward=format, as it is for validation only"
+                return f"{chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN{other}"
+    return None
+
+
+def graded(plan: Plan) -> str | None:
+    for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
+        try:
+            plan.parts["reward"].check_prompt(prompt)
+        except ValueError as error:
+            return f"reward={plan.choices.get('reward')} cannot grade responses to prompt {prompt.id} ({error}): correct the row"
+    return None
+
+
+COLUMNS = {
+    "response": ("imitates responses", "type data.response=COLUMN"),
+    "candidates": ("learns from preferences", "type data=preferences data.train=FILE"),
+    "steps": ("learns from labelled steps", "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN"),
+}
+"""What a row of data may have to bring: what for, and how to name it."""
+
+
+def columns(plan: Plan) -> str | None:
+    for column in plan.algorithm.needs_columns:
+        purpose, advice = COLUMNS[column]
+        for prompt in plan.splits.train:
+            if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
+                if "steps" in prompt.meta:
+                    advice = "it has labelled steps, which algo=process_reward_model learns from"
+                return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"
+    return None
+
+
+def preferences(plan: Plan) -> str | None:
+    preference, ranking, algo = plan.parts.get("preference"), plan.parts.get("ranking"), plan.config.algo
+    if preference is not None and not preference.needs_reference:
+        for key, without in (("reference_every", None), ("reference", "live")):
+            if algo.get(key, without) != without:
+                return f"algo.{key} is about the reference, and preference={plan.choices.get('preference')} has none: drop it"
+    if "judge" in plan.parts and algo.get("reference", "live") != "live":
+        return f"algo.reference={algo.reference}: what the policy will say is not known before, so type algo.reference=live"
+    if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
+        return "this preference loss estimates a KL from responses to other prompts of the optimizer step: type batch.minibatches=1"
+    if "candidates" not in plan.algorithm.needs_columns:
+        return None
+    rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
+    if getattr(preference, "needs_pairs", ranking is not None) and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
+        other = "type preference=kto, which learns from verdicts" if preference is not None else "give pairs or rankings: data.train=FILE"
+        return f"algo={algo.name} compares responses to one prompt, and no row of the data prefers one to another: {other}"
+    if getattr(ranking, "margin", False) and not any(prompt.meta.get("margin") is not None for prompt in rows):
+        return "ranking.margin=true, and the data has no margin: type ranking.margin=false"
+    if algo.get("zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
+        return "algo.zero_mean=true takes the mean score of held-out responses, and there are none: type algo.zero_mean=false"
+    return None

@@ -1,0 +1,1 @@
+"""Training on several ranks: strategies, sharding and the Trainer."""

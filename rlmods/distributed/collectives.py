@@ -1,0 +1,65 @@
+"""Collective operations over the ranks of a run. Every rank calls them; on a single rank they return their input."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+import lightning as L
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+T = TypeVar("T")
+
+
+class Ranks:
+    """The ranks of a run, seen from one of them."""
+
+    def __init__(self, module: L.LightningModule) -> None:
+        self._module = module
+
+    @property
+    def rank(self) -> int:
+        """Index of this rank."""
+        return self._module.global_rank
+
+    @property
+    def world_size(self) -> int:
+        """Number of ranks; 1 before a Trainer is attached."""
+        return 1 if self._module._trainer is None else self._module.trainer.world_size
+
+    @property
+    def device(self) -> torch.device:
+        """Device of this rank."""
+        return self._module.device
+
+    def reduce(self, x: Tensor, op: str = "sum") -> Tensor:
+        """Reduce `x` over ranks with `op` ("sum", "min" or "max"). Returns float64, so that counts stay exact."""
+        x = x.to(self.device, torch.float64)
+        return x if self.world_size == 1 else self._module.trainer.strategy.reduce(x, reduce_op=op)
+
+
+def is_first_rank() -> bool:
+    """Return True on the rank that writes files. Before the process group exists, the launcher's environment variables decide."""
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank() == 0
+    if "RANK" in os.environ:
+        return os.environ["RANK"] == "0"
+    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"))
+
+
+def all_gather(x: T) -> list[T]:
+    """Return the picklable object `x` of every rank, in order of rank."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return [x]
+    gathered: list[T | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, x)
+    return gathered  # type: ignore[return-value]
+
+
+def broadcast_parameters(network: nn.Module) -> None:
+    """Broadcast the parameters and buffers of rank 0."""
+    if dist.is_available() and dist.is_initialized():
+        for x in network.state_dict().values():
+            dist.broadcast(x, 0)

@@ -1,0 +1,49 @@
+"""PolicyOutput responses to tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlmods.types import Experience, Response, Scores
+
+
+def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, version: int, pad_id: int) -> Experience:
+    """Right-padded rows, one a response. An outcome reward sits on the last sampled token, rewards by step on the last token of each
+    (`steps`); an unscored row has an empty mask.
+
+    `old_logprobs` are NaN: not scored yet.
+    """
+    lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
+    shape = (len(responses), int(lengths.max()))
+    tokens, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
+    rewards, behavior = torch.zeros(shape), torch.zeros(shape)
+    steps = None if scores.tokens is None else torch.zeros(shape, dtype=torch.bool)
+    for i, response in enumerate(responses):
+        start, end = len(response.prompt_tokens), int(lengths[i])
+        tokens[i, :end] = torch.tensor([*response.prompt_tokens, *response.tokens])
+        behavior[i, start:end] = torch.tensor(response.behavior_logprobs)
+        value = scores.values[i]
+        if value is None or not response.tokens:
+            continue
+        mask[i, start:end] = True
+        if scores.tokens is None or steps is None:
+            rewards[i, end - 1] = value
+        else:
+            rewards[i, start:end] = torch.tensor([x or 0.0 for x in scores.tokens[i]])
+            steps[i, start:end] = torch.tensor([x is not None for x in scores.tokens[i]])
+    return Experience(
+        tokens=tokens,
+        mask=mask,
+        lengths=lengths,
+        rewards=rewards,
+        old_logprobs=torch.full(shape, math.nan),
+        behavior_logprobs=behavior,
+        advantages=torch.zeros(shape),
+        version=torch.full((len(responses),), version),
+        group=group,
+        steps=steps,
+    )

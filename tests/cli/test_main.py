@@ -1,0 +1,286 @@
+"""`python train.py` as a user meets it: another process, another directory, files on disk."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from transformers import AutoModelForCausalLM
+
+from rlmods.cli.evaluate import evaluate
+from rlmods.types import UserError
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+SMALL = (
+    "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=7", "trainer.max_iterations=2", "trainer.accelerator=cpu",
+    "validation.max_prompts=8", "validation.samples=2",
+)  # fmt: skip
+RANDOM = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=2", "data.level=1", "sampling=fixed")
+
+METRICS = {
+    "train/reward", "train/reward/accuracy", "train/reward/format", "train/reward/overlong", "train/accuracy", "train/kl_ref",
+    "train/kl_old", "train/entropy", "train/clip_fraction/low", "train/clip_fraction/high", "train/ratio_max", "train/grad_norm",
+    "train/lr", "train/response_tokens", "train/truncated_fraction", "train/flat_group_fraction", "train/unique_fraction",
+    "train/sampler_logprob_gap", "reward/accuracy/timeouts", "reward/accuracy/errors", "time/rollout_s", "time/reward_s",
+    "time/score_s", "time/update_s", "perf/response_tokens_per_s", "perf/peak_memory_mb",
+}  # fmt: skip
+VALIDATION_METRICS = {"val/accuracy", "val/mean@2", "val/pass@2"}
+
+PLUGIN = """
+from types import SimpleNamespace
+
+class Even:
+    def __call__(self, responses):
+        return [float(len(r.tokens) + r.tokens[0] % 2 == 0) for r in responses]
+
+class Plain:
+    def __call__(self, rewards, mask, group, values=None):
+        return SimpleNamespace(advantages=rewards.sum(1, keepdim=True) * mask, returns=None)
+
+class Straight:
+    def __call__(self, log_ratio, advantages, mask):
+        return SimpleNamespace(objective=log_ratio.exp() * advantages, clipped=mask & False)
+"""
+OPTIONS = {"reward/even": "mine.Even", "advantage/plain": "mine.Plain", "ratio/straight": "mine.Straight"}
+
+
+def start(folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True) -> subprocess.Popen[str]:
+    """`python train.py`, from `folder`, in a process group of its own."""
+    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    if plugins is not None:
+        environment["RLMODS_PLUGINS"] = str(plugins)
+    command = [sys.executable, str(ROOT / "train.py"), *(SMALL if small else ()), *overrides]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
+
+
+def train(folder: Path, *overrides: str, **how: Any) -> SimpleNamespace:
+    process = start(folder, *overrides, **how)
+    out, err = process.communicate(timeout=240)
+    return SimpleNamespace(code=process.returncode, out=out, err=err)
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def contents(folder: Path) -> dict[str, tuple[int, int]]:
+    """Size and time of change by name."""
+    return {str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
+
+
+def refused(result: SimpleNamespace, *words: str) -> None:
+    """One line that says what is wrong and what to type."""
+    lines = result.err.strip().splitlines()
+    assert len(lines) == 1, result.err
+    assert lines[0].startswith("error: ")
+    assert result.code != 0
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("elsewhere")
+
+
+@pytest.fixture(scope="module")
+def finished(place: Path) -> SimpleNamespace:
+    """A run that finished: relative run_dir, every default of `algo=dapo reward=math` and a reference."""
+    result = train(place, "algo=dapo", "reward=math", "kl=loss", "run_dir=run")
+    assert (result.code, result.err) == (0, "")
+    return SimpleNamespace(**vars(result), path=place / "run", overrides=("kl=loss", "run_dir=run"))
+
+
+class TestARun:
+    def test_leaves_the_files_of_the_contract(self, finished):
+        for name in ("config.yaml", "versions.txt", "metrics.jsonl", "summary.json", "samples", "checkpoints", "export"):
+            assert (finished.path / name).exists()
+        assert "torch " in (finished.path / "versions.txt").read_text()
+        assert "${" not in (finished.path / "config.yaml").read_text()
+        assert [p.name for p in (finished.path / "checkpoints").iterdir()] == ["iteration_000002.ckpt"]
+        assert {p.name for p in finished.path.parent.iterdir()} == {"run"}
+
+    def test_is_graded_again_as_it_was(self, finished):
+        validations = [row for row in rows(finished.path / "metrics.jsonl") if "val/accuracy" in row]
+        graded = evaluate(str(finished.path), [])
+        assert graded["val/accuracy"] == validations[-1]["val/accuracy"]
+        assert graded["prompts"] == 8
+        assert evaluate(str(finished.path), ["validation.max_prompts=3", "data.level=1", "validation.samples=2"])["prompts"] == 3
+        with pytest.raises(UserError, match="no held-out prompts"):
+            evaluate(str(finished.path), ["data.num_val=0"])
+
+    def test_logs_the_metrics_of_the_contract(self, finished):
+        logged = rows(finished.path / "metrics.jsonl")
+        assert all(list(row)[:3] == ["iteration", "optimizer_step", "wall_s"] for row in logged)
+        iterations = [row for row in logged if "train/reward" in row]
+        validations = [row for row in logged if "val/accuracy" in row]
+        assert [row["iteration"] for row in iterations] == [1, 2]
+        assert [row["iteration"] for row in validations] == [0, 2]
+        for row in iterations:
+            assert not METRICS - row.keys()
+        for row in validations:
+            assert not VALIDATION_METRICS - row.keys()
+
+    def test_logs_what_the_samples_say(self, finished):
+        for row in rows(finished.path / "metrics.jsonl"):
+            if "train/reward" not in row:
+                continue
+            samples = rows(finished.path / f"samples/iteration_{row['iteration']:06d}.jsonl")
+            for name, column in {"train/reward": "reward", "train/accuracy": "correct", "train/reward/format": "reward/format"}.items():
+                assert row[name] == pytest.approx(sum(s[column] for s in samples) / len(samples), abs=1e-9)
+            assert row["train/response_tokens"] == pytest.approx(sum(len(s["tokens"]) for s in samples) / len(samples))
+            assert len({s["reward"] for s in samples}) > 1
+
+    def test_summarises(self, finished):
+        summary = json.loads((finished.path / "summary.json").read_text())
+        keys = ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
+        assert list(summary) == keys
+        assert list(summary["val/accuracy"]) == ["first", "best", "last"]
+        facts = (summary["algo"], summary["label"], summary["iterations"], summary["exit"])
+        assert facts == ("dapo", "dapo[kl=loss]", 2, "finished")
+        samples = [s for i in (1, 2) for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")]
+        assert summary["response_tokens"] == sum(len(s["tokens"]) for s in samples)
+
+    def test_exports_the_trained_model(self, finished):
+        model = AutoModelForCausalLM.from_pretrained(finished.path / "export")
+        saved = torch.load(finished.path / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
+        for name, value in model.state_dict().items():
+            assert torch.equal(value, saved[f"policy.model.{name}"])
+
+    def test_is_never_overwritten_and_goes_on_if_asked(self, finished):
+        before = contents(finished.path)
+        refused(train(finished.path.parent, *finished.overrides), "already holds a run", "resume=auto")
+        assert contents(finished.path) == before
+        seen = (finished.path / "metrics.jsonl").read_text()
+        result = train(finished.path.parent, *finished.overrides, "resume=auto", "trainer.max_iterations=3")
+        assert (result.code, result.err) == (0, "")
+        logged = (finished.path / "metrics.jsonl").read_text()
+        assert logged.startswith(seen)
+        assert [(r["iteration"], "train/reward" in r) for r in rows(finished.path / "metrics.jsonl")][-2:] == [(3, True), (3, False)]
+        assert len(logged.splitlines()) == len(seen.splitlines()) + 2
+        summary = json.loads((finished.path / "summary.json").read_text())
+        assert (summary["iterations"], summary["exit"]) == (3, "finished")
+        asked = [{s["id"] for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")} for i in (1, 2, 3)]
+        assert not asked[2] & (asked[0] | asked[1])  # of ten thousand prompts, none is asked twice
+
+
+GOOD = json.dumps({"prompt": "1+1=", "answer": "2"})
+MISTAKES = {
+    "broken JSON": (f"{GOOD}\n{{\n", (), ("data.jsonl:2", "broken JSON")),
+    "no answers": (json.dumps({"prompt": "1+1=", "reply": "2"}), (), ('no column "answer"', "data.answer=COLUMN")),
+    "no rows": ("", (), ("no rows", "data.train=FILE")),
+    "a prompt beyond the context": (
+        json.dumps({"prompt": "1" * 300, "answer": "2"}), (), ("train-1", "context of 256", "rollout.max_tokens"),
+    ),
+    "half a checkpoint": (GOOD, ("resume={folder}/half.ckpt",), ("half.ckpt", "cannot be read", "resume=PATH")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_line_and_leaves_nothing(mistake, finished, tmp_path):
+    text, overrides, words = MISTAKES[mistake]
+    (tmp_path / "data.jsonl").write_text(text)
+    checkpoint = next((finished.path / "checkpoints").iterdir()).read_bytes()
+    (tmp_path / "half.ckpt").write_bytes(checkpoint[: len(checkpoint) // 2])
+    typed = [override.format(folder=tmp_path) for override in overrides]
+    data = ("data=jsonl", "data.train=data.jsonl", "data.num_val=0", "batch.prompts=1")
+    refused(train(tmp_path, *data, "run_dir=new", *typed), *words)
+    assert {p.name for p in tmp_path.iterdir()} == {"data.jsonl", "half.ckpt"}
+
+
+class TestPlugins:
+    @pytest.fixture
+    def plugins(self, tmp_path):
+        folder = tmp_path / "plugins"
+        for option, target in OPTIONS.items():
+            path = folder / f"mine/{option}.yaml"
+            path.parent.mkdir(parents=True)
+            path.write_text(f"_target_: {target}\n")
+        (folder / "mine/mine.py").write_text(PLUGIN)
+        return folder
+
+    def test_options_show_in_help(self, plugins, tmp_path):
+        result = train(tmp_path, "--help", plugins=plugins, small=False)
+        assert result.code == 0
+        groups = dict(line.strip().split(": ", 1) for line in reversed(result.out.splitlines()) if ": " in line)
+        assert {"dapo", "grpo", "sft"} <= set(groups["algo"].split(", "))
+        for option in OPTIONS:
+            group, name = option.split("/")
+            assert name in groups[group].split(", ")
+
+    def test_train_and_are_labelled_as_ablation(self, plugins, tmp_path):
+        swapped = [option.replace("/", "=") for option in OPTIONS]
+        result = train(tmp_path, *RANDOM, *swapped, "trainer.max_iterations=1", "run_dir=run", plugins=plugins)
+        assert (result.code, result.err) == (0, "")
+        summary = json.loads((tmp_path / "run/summary.json").read_text())
+        assert summary["label"] == "dapo[sampling=fixed,advantage=plain,ratio=straight]"
+        assert {k: summary["parts"][k] for k in ("reward", "advantage", "ratio")} == {
+            "reward": "even", "advantage": "plain", "ratio": "straight",
+        }  # fmt: skip
+
+    def test_one_that_does_not_import(self, plugins, tmp_path):
+        (plugins / "mine/mine.py").write_text("import no_such_package\n")
+        refused(train(tmp_path, "reward=even", "run_dir=run", plugins=plugins), "mine.py:1", "no_such_package")
+        assert not (tmp_path / "run").exists()
+
+
+def test_sweep_has_a_directory_a_run(tmp_path):
+    result = train(tmp_path, *RANDOM, "trainer.max_iterations=1", "seed=1,2", "-m")
+    assert (result.code, result.err) == (0, "")
+    [sweep] = (tmp_path / "runs").iterdir()
+    runs = sorted(p.parent for p in sweep.glob("*/summary.json"))
+    assert [p.name for p in runs] == ["0", "1"]
+    assert [OmegaConf.load(run / "config.yaml").seed for run in runs] == [1, 2]
+    texts = [(run / "samples/iteration_000001.jsonl").read_text() for run in runs]
+    assert texts[0] != texts[1]
+
+
+def test_ctrl_c_ends_the_iteration_and_the_run_goes_on(tmp_path):
+    overrides = (*RANDOM, "run_dir=run", "trainer.max_iterations=100000")
+    process = start(tmp_path, *overrides)
+    metrics, deadline = tmp_path / "run/metrics.jsonl", time.monotonic() + 120
+    while not (metrics.exists() and '"iteration": 1,' in metrics.read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in err
+    assert "resume=auto" in err
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    done = summary["iterations"]
+    assert (summary["exit"], rows(metrics)[-1]["iteration"]) == ("interrupted", done)
+    assert f"iteration_{done:06d}.ckpt" in {p.name for p in (tmp_path / "run/checkpoints").iterdir()}
+    result = train(tmp_path, *overrides, "resume=auto", f"trainer.max_iterations={done + 1}")
+    assert (result.code, result.err) == (0, "")
+    assert [r["iteration"] for r in rows(metrics) if "train/reward" in r] == list(range(1, done + 2))
+    assert json.loads((tmp_path / "run/summary.json").read_text())["exit"] == "finished"
+
+
+def test_a_sweep_does_not_go_to_one_directory(tmp_path):
+    result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
+    refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
+    assert not (tmp_path / "here").exists()
+
+
+def test_ctrl_c_among_the_imports_is_one_line(tmp_path):
+    process = start(tmp_path, "run_dir=here")
+    time.sleep(0.7)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert err.strip().splitlines()[-1] == "interrupted"
+    assert "train.py" not in err, "no traceback"
+    assert process.returncode == 1
+    assert not (tmp_path / "here").exists()

@@ -1,0 +1,414 @@
+"""Every option under every algorithm makes a plan, or says in one line what to type instead."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hydra import compose as hydra
+from hydra import initialize_config_dir
+from omegaconf import OmegaConf, open_dict
+
+from rlmods.config import compose, plugins
+from rlmods.config.compose import Plan
+from rlmods.policy import Tiny
+from rlmods.run import name
+from rlmods.types import Prompt, UserError
+from tests.reward import models
+
+CONF = Path(__file__).parents[2] / "conf"
+ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
+OPTIONS = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "algo"]
+KINDS = ["dapo", "ppo", "sft", "dpo", "reward_model", "process_reward_model"]
+"""Algorithms that use different groups."""
+SMALL = ("data.num_train=256", "data.num_val=8")
+
+
+def plan(*typed: str) -> Plan:
+    """As the command line does, on little data."""
+    plugins.register()
+    name.register()
+    small = [] if {"data=jsonl", "data=preferences"} & set(typed) else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        config = hydra("train", [*small, *typed], return_hydra_config=True)
+    choices = dict(config.hydra.runtime.choices)
+    with open_dict(config):
+        del config["hydra"]
+    return compose.plan(config, choices, [*small, *typed])
+
+
+def refused(*typed: str) -> str:
+    with pytest.raises(UserError) as error:
+        plan(*typed)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+class TestEveryOption:
+    @pytest.mark.parametrize("algo", KINDS)
+    @pytest.mark.parametrize("option", OPTIONS)
+    def test_makes_a_plan_or_says_what_to_type(self, option: str, algo: str) -> None:
+        typed = (option,) if option.startswith("experiment=") else (f"algo={algo}", option)
+        try:
+            made = plan(*typed)
+        except UserError as error:
+            message = str(error)
+            assert "\n" not in message
+            assert any(word in message for word in ("=", "drop", "pip install")), message
+        else:
+            group, chosen = option.split("=")
+            assert made.choices.get(group, chosen) == chosen
+            assert set(made.parts) == set(compose.PARTS) & set(made.algorithm.groups)
+
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    def test_an_algorithm_alone_is_fine(self, algo: str, tmp_path: Path) -> None:
+        made = plan(*alone(algo, tmp_path))
+        assert made.label == algo
+        assert made.choices["algo"] == algo
+        assert {group: made.choices[group] for group in made.algorithm.recipe} == made.algorithm.recipe
+
+    @pytest.mark.parametrize("option", ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"])
+    def test_a_router_needs_a_mixture_of_experts(self, option: str) -> None:
+        about = r"^router= is about mixtures of experts, and LlamaForCausalLM .*: type router=free, and nothing of router\.NAME=$"
+        with pytest.raises(UserError, match=about):
+            plan(option, "policy.pretrained=false", "policy.hidden_size=32").learner()
+
+    @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
+    def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
+        made = plan(f"logger={logger}", f"run_dir={tmp_path}", "trainer.max_iterations=7", "trainer.accelerator=cpu")
+        trainer = made.trainer([], [])
+        assert trainer.max_iterations == 7
+        assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
+        assert {type(c).__name__ for c in trainer.callbacks} >= {"Progress", "Samples", "IterationCheckpoint"}
+
+    @pytest.mark.parametrize("algo", ALGORITHMS)
+    def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
+        learner = plan(*alone(algo, tmp_path), "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
+        assert learner.name == algo
+        assert learner.seed == 4
+        assert learner.rollout is None or learner.rollout.seed == 4
+        assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
+        assert len(learner.validation_prompts) == 8
+
+
+def alone(algo: str, folder: Path) -> list[str]:
+    """What to type to get it, and nothing more."""
+    needed = {"iterative_grpo": lambda: ["reward=neural", f"reward.terms.neural.reward.model={models.save(folder / 'rm')}"]}
+    return [f"algo={algo}", *needed.get(algo, list)()]
+
+
+class TestLabel:
+    @pytest.mark.parametrize(
+        ("typed", "label"),
+        [
+            ((), "dapo"),
+            (("ratio=clip_higher",), "dapo"),
+            (("ratio=symmetric",), "dapo[ratio=symmetric]"),
+            (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
+            (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
+            (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
+            (("algo=grpo",), "grpo"),
+            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
+            (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
+            (("algo=grpo", "kl=none"), "grpo[kl=none]"),
+            (("algo=sft", "optimizer.lr=1"), "sft"),
+            (("algo=grpo", "router=replay", "router.every=2"), "grpo[router=replay,router.every=2]"),
+        ],
+    )
+    def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
+        assert plan(*typed).label == label
+
+
+class TestRecipe:
+    @pytest.mark.parametrize("order", [1, -1])
+    def test_the_command_line_wins(self, order: int) -> None:
+        made = plan(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])
+        assert (made.parts["ratio"].low, made.parts["ratio"].high) == (0.2, 0.28)
+        assert made.parts["kl"].coefficient == 0
+        assert type(made.parts["aggregation"]).__name__ == "SequenceMean"
+
+    def test_values_reach_the_parts(self) -> None:
+        made = plan("ratio.low=0.11", "rollout.max_tokens=9", "aggregation=fixed_length", "reward.terms.format.weight=0.5")
+        assert made.parts["ratio"].low == 0.11
+        assert made.parts["rollout"].max_tokens == made.parts["aggregation"].length == 9
+        assert made.config.reward.terms.overlong.reward.max_length == 9
+
+    def test_a_term_can_be_dropped(self) -> None:
+        assert set(plan("~reward.terms.format").parts["reward"].terms) == {"accuracy", "overlong"}
+
+    def test_an_experiment_chooses_the_algorithm(self) -> None:
+        made = plan("experiment=tiny_warm_start", "data.num_train=100")
+        assert made.label == "sft"
+        assert made.batch.prompts == 96
+        assert made.validation.samples == 8
+
+
+RULES = {
+    "protocols": [
+        (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
+        (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
+        (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
+    ],
+    "values": [
+        (("algo.fallback=wait",), "algo.fallback=wait: one of train, skip, error"),
+        (("algo.surplus=burn",), "algo.surplus=burn: one of keep, drop"),
+    ],
+    "group_size": [
+        (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
+        (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+        (
+            ("algo=ppo", "sampling=fixed", "reward=preference", "+judge@reward.judge=rule", "batch.samples=1"),
+            "reward=preference compares answers to one prompt",
+        ),
+        (("algo=online_dpo", "batch.samples=1"), "a judge compares answers to one prompt, and batch.samples=1: type batch.samples=4"),
+    ],
+    "critic": [
+        (("advantage=gae",), "advantage=gae needs a critic: type critic=separate"),
+        (("critic=shared",), "critic=shared would be trained and never asked: type critic=none"),
+    ],
+    "steps": [
+        (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, and reward=math gives one a response"),
+        (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
+    ],
+    "preferences": [
+        (("algo=online_dpo", "algo.reference=precomputed"), "what the policy will say is not known before, so type algo.reference=live"),
+        (("algo=online_dpo", "preference=simpo", "algo.reference_every=5"), "preference=simpo has none: drop it"),
+        (("algo=dpo", "preference=orpo", "algo.reference=precomputed"), "preference=orpo has none: drop it"),
+        (("algo=dpo", "preference=kto", "batch.minibatches=32"), "other prompts of the optimizer step: type batch.minibatches=1"),
+        (("algo=dpo", "data.num_candidates=1"), "no row of the data prefers one to another: type preference=kto"),
+        (("algo=reward_model", "data.num_candidates=1"), "no row of the data prefers one to another: give pairs or rankings"),
+        (("algo=reward_model", "ranking.margin=true"), "the data has no margin: type ranking.margin=false"),
+        (("algo=reward_model", "data.num_val=0"), "there are none: type algo.zero_mean=false"),
+    ],
+    "reference": [
+        (("algo.reference_every=2",), "algo.reference_every moves the reference, and kl=none has none: type kl=loss, or drop it"),
+    ],
+    "rounds": [
+        (("algo=iterative_grpo",), "algo=iterative_grpo trains the reward model in rounds: type reward=neural reward.terms.neural"),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.reference_every=null"),
+            "algo=iterative_grpo works in rounds of so many iterations: type algo.reference_every=20",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "ranking.margin=true"),
+            "a judge says by no margin what is better: type ranking.margin=false",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "algo.refresh_prompts=999"),
+            "but a round has 640 prompts: type algo.refresh_prompts=640",
+        ),
+        (
+            ("algo=iterative_grpo", "reward=neural", "reward.terms.neural.reward.model=an/other", "trainer.max_iterations=7"),
+            "no round of algo.reference_every=20 ends in trainer.max_iterations=7: type algo.reference_every=7",
+        ),
+    ],
+    "scale": [
+        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
+        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
+        (
+            ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
+            "scale one reward a response",
+        ),
+    ],
+    "minibatches": [
+        (("batch.minibatches=3",), "batch.minibatches=3 does not divide the 256 rows of an iteration: type one of 1, 2, 4, 8"),
+        (("algo=sft", "batch.minibatches=64"), "does not divide the 32 rows"),
+    ],
+    "prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
+    "router": [
+        (("router=frozen", "adapter=lora"), "which the adapter freezes: type router.every=1"),
+        (
+            ("router=two_stage", "trainer.max_iterations=3"),
+            "router.every=4, but trainer.max_iterations=3: routers would make no step: type router.every=3",
+        ),
+    ],
+    "quantization": [
+        (("policy=hf", "policy.quantization=nf4"), "weights that are not trained: type adapter=lora, or policy.quantization=null"),
+        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "that are not trained: type policy.quantization=null"),
+        (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate copies the trunk in full"),
+    ],
+    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
+    "temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
+    "truncation": [
+        (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
+        (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0"),
+    ],
+}
+
+
+class TestRules:
+    @pytest.mark.parametrize(("typed", "says"), [case for cases in RULES.values() for case in cases])
+    def test_message(self, typed: tuple[str, ...], says: str) -> None:
+        assert says in refused(*typed)
+
+    def test_each_is_tested(self) -> None:
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "graded", "ptx"}
+
+    def test_graded(self, tmp_path: Path) -> None:
+        file = tmp_path / "code.jsonl"
+        rows = [{"prompt": str(i), "answer": None, "tests": ["assert f(1)"] if i != 7 else "[]"} for i in range(40)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+        data = ("reward=code", "data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null")
+        assert "(there are no unit tests): correct the row" in refused(*data)
+
+    def test_answers(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2"}\n{"prompt": "1+2"}\n{"prompt": "2+2"}\n')
+        few = ("data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        assert "type data.answer=COLUMN" in refused(*few, "data.answer=null")
+        assert plan(*few, "data.answer=null", "reward=format").label == "dapo"
+        message = refused("algo=online_dpo", *few, "data.answer=null", "reward=format")
+        assert message.startswith("judge=rule compares with a gold answer")
+
+    def test_responses(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        few = ("algo=sft", "data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        message = refused(*few)
+        assert "algo=sft imitates responses" in message
+        assert "type data.response=COLUMN" in message
+        assert plan(*few, "data.response=said").label == "sft"
+        assert "learns from preferences" in refused("algo=dpo", *few[1:])
+        assert "learns from labelled steps" in refused("algo=process_reward_model", *few[1:])
+
+    def test_a_verdict_is_enough_for_kto(self) -> None:
+        assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"
+
+    def test_ptx(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        stream = ("data@ptx=jsonl", f"ptx.train={file}")
+        assert "type algo.ptx_coefficient=0.1" in refused(*stream)
+        assert "algo.ptx_coefficient imitates responses" in refused("algo.ptx_coefficient=0.1", *stream)
+        assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").ptx) == 2
+        assert len(plan("algo.ptx_coefficient=0.1").ptx) == 256
+        same = tmp_path / "same.jsonl"
+        lines = [json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)]
+        same.write_text("\n".join(lines))
+        with pytest.warns(UserWarning, match="ptx: 200 of its 300 rows are held out by data=, and not imitated"):
+            both = plan(
+                "data=jsonl", f"data.train={same}", "algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={same}", "ptx.response=said"
+            )
+        assert not {row.text for row in both.ptx} & {row.text for row in both.splits.val}
+        assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
+        assert plan().ptx == ()
+
+    @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])
+    def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:
+        group = typed.split("=")[0].split(".")[0]
+        assert refused("algo=sft", typed) == f"algo=sft does not use {group}: drop {typed}, or choose another algo="
+
+    def test_validation_may_sample_from_less(self) -> None:
+        assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4
+
+
+class TestUnknownKeys:
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("+sed=1", "unknown key 'sed': known are data, policy"),
+            ("+ratio.hihg=0.3", "ratio: unknown key 'hihg'; known are low, high"),
+            ("+rollout.max_token=3", "max_token'; known are max_tokens"),
+            ("+data.levl=3", "levl'; known are level"),
+            ("+reward.terms.format.reward.stile=answer", "stile"),
+            ("+batch.prompt=3", "unknown key batch.prompt: known are prompts"),
+            ("+validation.evry=3", "unknown key validation.evry: known are every"),
+        ],
+    )
+    def test_of_settings_and_parts(self, typed: str, says: str) -> None:
+        assert says in refused(typed)
+
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("+algo.max_draw=3", "unknown key algo.max_draw: known are .*max_draws"),
+            ("+optimizer.learning_rate=1", "unknown key optimizer.learning_rate: known are .*lr"),
+            ("+schedule.warm=1", "unknown key 'warm'; known are warmup"),
+            ("+policy.widht=1", "unknown key 'widht'; known are pretrained"),
+        ],
+    )
+    def test_of_what_is_made_with_the_policy(self, typed: str, says: str) -> None:
+        with pytest.raises(UserError, match=says) as error:
+            plan("policy.pretrained=false", "policy.hidden_size=32", typed).learner()
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        ("typed", "says"), [("+trainer.max_iteration=3", "max_iteration"), ("+callbacks.progress.patience=1", "patience")]
+    )
+    def test_of_what_is_made_with_the_trainer(self, typed: str, says: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=says) as error:
+            plan(typed, f"run_dir={tmp_path}").trainer([], [])
+        assert "\n" not in str(error.value)
+
+    @pytest.mark.parametrize(
+        "typed",
+        ["batch.samples=0", "batch.max_norm=0", "ratio.low=-1.0", "rollout.temperature=-1", "batch.prompts=many", "validation.every=2.5"],
+    )
+    def test_bad_values_name_their_key(self, typed: str) -> None:
+        group, key = typed.split("=")[0].split(".")
+        message = refused(typed)
+        assert message.startswith(group)
+        assert key in message
+
+    def test_a_target_that_does_not_exist(self) -> None:
+        assert "Missing" in refused("ratio._target_=rlmods.ratio.Missing")
+
+
+class TestBeforeAnythingIsWritten:
+    """Values that torch, Lightning or numpy would refuse later are refused while composing."""
+
+    @pytest.mark.parametrize(
+        ("typed", "says"),
+        [
+            ("optimizer.lr=-1", "optimizer: Invalid learning rate"),
+            ("optimizer.lr=abc", "optimizer: "),
+            ("seed=-1", "seed=-1: must be"),
+            ("seed=1.5", "seed=1.5: must be"),
+            ("trainer.max_iterations=abc", "trainer.max_iterations=abc: must be"),
+            ("trainer.max_iterations=2.7", "trainer.max_iterations=2.7: must be"),
+            ("+trainer.bogus=1", "unknown key trainer.bogus"),
+            ("algo.overlong_filter=maybe", "algo.overlong_filter=maybe: must be true or false"),
+            ("algo.entropy_coefficient=abc", "algo.entropy_coefficient=abc: must be a number"),
+            ("algo.max_draws=0", "algo.max_draws=0: must be"),
+            ("algo.max_draws=many", "algo.max_draws=many: must be"),
+            ("validation.every=0", "validation.every=0: must be"),
+            ("validation.samples=-2", "validation.samples=-2: must be"),
+            ("validation.temperature=0", "validation.temperature=0: must be"),
+            ("validation.max_prompts=0", "validation.max_prompts=0: must be"),
+            ("schedule.warmup=1.5", "schedule.warmup=1.5: must be"),
+        ],
+    )
+    def test_message(self, typed: str, says: str) -> None:
+        target = plan if not typed.startswith("schedule") else lambda t: compose.make(plan(t).config.schedule, "schedule")
+        with pytest.raises(UserError) as error:
+            target(typed)
+        assert says in str(error.value)
+        assert "\n" not in str(error.value)
+
+    def test_a_reward_alone_is_logged_under_its_name(self) -> None:
+        assert list(plan("reward=accuracy").parts["reward"].rewards) == ["accuracy"]
+
+
+class TestFit:
+    def policy(self) -> Any:
+        return Tiny(pretrained=False, hidden_size=32, num_layers=1, context_length=16)()
+
+    def test_prompt_and_answer_have_to_fit(self) -> None:
+        prompts = [Prompt(id="short", text="1"), Prompt(id="long", text="1" * 11)]
+        compose.fit(self.policy(), prompts, 5)
+        with pytest.raises(UserError, match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens"):
+            compose.fit(self.policy(), prompts, 6)
+
+    def test_an_empty_prompt(self) -> None:
+        with pytest.raises(UserError, match="prompt nothing is empty"):
+            compose.fit(self.policy(), [Prompt(id="nothing", text="")], 1)
+
+    def test_held_out_prompts_count(self) -> None:
+        made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
+        with pytest.raises(UserError, match=r"rollout\.max_tokens=16 that exceeds the model's context of 20"):
+            made.learner()
+        OmegaConf.update(made.config, "policy.context_length", 32)
+        assert made.learner().policy.context_length == 32

@@ -1,0 +1,136 @@
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hydra import compose, initialize_config_dir
+from hydra.utils import instantiate
+
+from rlmods.config import plugins
+from rlmods.types import UserError
+
+ROOT = Path(__file__).parents[2]
+APP = """
+import hydra
+from rlmods.config.plugins import register
+register()
+
+@hydra.main(version_base="1.3", config_path="conf", config_name="train")
+def main(config):
+    print(config)
+
+main()
+"""
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Path]:
+    """An application with one group, `reward`, which has one option, and one plugin, `shout`."""
+    write(tmp_path / "conf/train.yaml", "defaults: [{reward: builtin}, _self_]\nhydra: {run: {dir: .}, output_subdir: null}")
+    write(tmp_path / "conf/reward/builtin.yaml", "_target_: builtins.dict")
+    write(tmp_path / "plugins/shout/shout.py", "class Shout:\n    def __init__(self, volume):\n        self.volume = volume\n")
+    write(tmp_path / "plugins/shout/reward/loud.yaml", "_target_: shout.Shout\nvolume: 11")
+    path, modules, folder = list(sys.path), set(sys.modules), plugins.PluginFolders.folder
+    yield tmp_path
+    plugins.PluginFolders.folder = folder
+    sys.path[:] = path
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+def write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def composed(tree: Path, *overrides: str) -> Any:
+    plugins.register(tree / "plugins")
+    with initialize_config_dir(str(tree / "conf"), version_base="1.3"):
+        return compose("train", list(overrides))
+
+
+def test_an_option_is_found_by_being_there(tree: Path) -> None:
+    reward = instantiate(composed(tree, "reward=loud", "reward.volume=12").reward)
+    assert (type(reward).__name__, reward.volume) == ("Shout", 12)
+
+
+def test_help_lists_it_from_any_directory(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    write(tree / "app.py", APP)
+    env = {**os.environ, "RLMODS_PLUGINS": str(tree / "plugins"), "PYTHONPATH": str(ROOT)}
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    run = subprocess.run([sys.executable, tree / "app.py", "--help"], cwd=elsewhere, env=env, capture_output=True, text=True)
+    assert "reward: builtin, loud" in run.stdout, run.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "says"),
+    [
+        ("shout/reward/builtin.yaml", "reward=builtin is .*conf/reward/builtin.yaml already"),
+        ("whisper/reward/loud.yaml", "reward=loud is .*shout/reward/loud.yaml already"),
+        ("shout/rewards/soft.yaml", "GROUP is one of reward$"),
+        ("shout/soft.yaml", "GROUP is one of reward$"),
+        ("shout/reward/soft.yml", "rename it to soft.yaml"),
+        ("my-plugin/my-plugin.py", "use letters, digits and _ only"),
+        ("empty/readme.txt", "no empty.py in it"),
+        ("json/json.py", "import json gives .*rename the folder and json.py"),
+    ],
+)
+def test_a_bad_plugin_stops_in_one_line(tree: Path, file: str, says: str) -> None:
+    write(tree / "plugins" / file, "")
+    if file.startswith("whisper"):
+        write(tree / "plugins/whisper/whisper.py", "")
+    with pytest.raises(UserError, match=says) as error:
+        composed(tree)
+    assert str(tree / "plugins" / Path(file).parts[0]) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_other_files_and_folders_are_left_alone(tree: Path) -> None:
+    for name in ("README.md", "__pycache__/x.pyc", ".git/config.yaml", "shout/tests/test_shout.py"):
+        write(tree / "plugins" / name, "")
+    assert composed(tree).reward._target_ == "builtins.dict"
+
+
+def test_a_missing_folder_is_an_error_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "none"))
+    monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path)
+    with pytest.raises(UserError, match="no plugin folder"):
+        plugins.register()
+    monkeypatch.delenv("RLMODS_PLUGINS")
+    monkeypatch.setattr(plugins, "FOLDER", tmp_path / "none")
+    plugins.register()
+
+
+@pytest.mark.parametrize(
+    ("code", "line", "says"),
+    [
+        ("x = 1\nimport no_such_package\n", 2, "ModuleNotFoundError: No module named 'no_such_package'"),
+        ("x = (\n", 1, "SyntaxError"),
+        ("def helper():\n    raise ValueError('two\\nlines')\n\ndef Shout(volume):\n    helper()\n", 2, "ValueError: two lines"),
+    ],
+)
+def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str, line: int, says: str) -> None:
+    write(tree / "plugins/shout/shout.py", code)
+    config = composed(tree, "reward=loud")
+    with pytest.raises(Exception, match="shout") as error:
+        instantiate(config.reward)
+    explained = str(plugins.explain(error.value))
+    assert explained.startswith(f"{tree / 'plugins/shout/shout.py'}:{line}: {says}")
+    assert "\n" not in explained
+
+
+def test_other_errors_are_not_blamed_on_plugins(tree: Path) -> None:
+    plugins.register(tree / "plugins")
+    with pytest.raises(ZeroDivisionError) as error:
+        _ = 1 / 0
+    assert plugins.explain(error.value) is None
+
+
+def test_the_shipped_example() -> None:
+    plugins.register(plugins.FOLDER)
+    reward = instantiate({"_target_": "brevity.Brevity", "target": 4})
+    assert reward([SimpleNamespace(tokens=range(n)) for n in (0, 4, 8)]) == [1.0, 1.0, 0.5]

@@ -1,0 +1,75 @@
+"""What `trainer.strategy` may be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmods.distributed.strategy import DDP, FSDP2
+from rlmods.types import UserError
+from tests.config.test_compose import plan
+
+CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "logger=none")
+
+
+def strategy(tmp_path: Path, *typed: str) -> Any:
+    return plan(*typed, f"run_dir={tmp_path}").trainer([], []).strategy
+
+
+@pytest.mark.parametrize(("option", "kind"), [("ddp", DDP), ("fsdp", FSDP2)])
+def test_an_option_makes_it(option: str, kind: type, tmp_path: Path) -> None:
+    made = strategy(tmp_path, f"trainer={option}", *CPU, "trainer.strategy.timeout_s=60")
+    assert type(made) is kind
+    assert made._timeout.total_seconds() == 60
+
+
+@pytest.mark.parametrize("typed", ["fsdp", "fsdp_cpu_offload", "{_target_: lightning.pytorch.strategies.FSDPStrategy}"])
+def test_fsdp_1_is_refused(typed: str) -> None:
+    with pytest.raises(UserError, match=r"FSDP1.*type trainer=fsdp"):
+        plan(f"+trainer.strategy={typed}", *CPU)
+
+
+@pytest.mark.parametrize("typed", ["ddp_spawn", "ddp_fork"])
+def test_ranks_that_are_no_processes_of_their_own_are_refused(typed: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="type trainer=ddp"):
+        strategy(tmp_path, f"+trainer.strategy={typed}", *CPU)
+
+
+def test_lightnings_own_name_for_ddp_will_do(tmp_path: Path) -> None:
+    assert strategy(tmp_path, "+trainer.strategy=ddp", *CPU) is not None
+
+
+@pytest.mark.parametrize(
+    ("typed", "advice"),
+    [
+        (("batch.prompts=31",), "batch.prompts=31 cannot be shared evenly by 2 ranks: type batch.prompts=32"),
+        (("batch.minibatches=256",), "does not divide the 128 rows of each of 2 ranks: type one of"),
+    ],
+)
+def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
+    with pytest.raises(UserError, match=advice):
+        plan(*typed, "trainer=ddp", *CPU).num_ranks()
+
+
+@pytest.mark.parametrize(
+    ("typed", "environment", "advice"),
+    [
+        ((), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "2 processes were started, and this trainer has 1: type trainer=ddp or"),
+        (("trainer=ddp", *CPU), {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, r"trainer\.devices=2 trainer\.num_nodes=2"),
+    ],
+)
+def test_a_launcher_starts_as_many_as_there_are(
+    typed: tuple[str, ...], environment: dict[str, str], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=advice):
+        plan(*typed).num_ranks()
+
+
+def test_what_lightning_does_not_know_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as error:
+        strategy(tmp_path, "+trainer.strategy=nonsense", *CPU)
+    assert "\n" not in str(error.value)

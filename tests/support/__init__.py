@@ -1,0 +1,1 @@
+"""Helpers of the tests, and tools that are run by hand."""

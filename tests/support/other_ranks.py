@@ -1,0 +1,70 @@
+"""Resume from checkpoints of another number of ranks, on this many ranks: `python -m tests.support.other_ranks FOLDER STAGE`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlmods.callbacks import IterationCheckpoint
+from rlmods.cli.main import quiet
+from rlmods.distributed import sharding
+from rlmods.distributed import trainer as trainers
+from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.strategy import DDP, FSDP2
+from tests.config.test_compose import plan
+from tests.support.tiny_setup import Log
+
+CASE = (
+    "algo=ppo", "critic=separate", "kl.coefficient=0.2", "algo.reference_every=1", "algo.normalize_reward=true",
+    "batch.prompts=6", "batch.samples=3", "batch.minibatches=1", "batch.epochs=2", "rollout.max_tokens=8", "sampling=fixed",
+    "validation.max_prompts=2", "data.num_train=64", "data.num_val=8",
+)  # fmt: skip
+RESUMED = "iteration_000001.ckpt"
+
+
+def trained(folder: Path, iterations: int, resume: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
+    """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is in the folder."""
+    quiet()
+    made = plan(*CASE, f"run_dir={folder}")
+    learner: Any = made.learner()
+    learner.optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+    options = {"accelerator": "cpu", "devices": 1, **options}
+    checkpoint = IterationCheckpoint(folder, every=1, keep=0)
+    trainer = trainers.build(max_iterations=iterations, callbacks=[checkpoint], loggers=[Log()], **options)
+    trainer.fit(learner, datamodule=made.data(), ckpt_path=resume, weights_only=True)
+    learner.export(folder / "export")
+    return {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
+
+
+STAGES = {
+    "save": [
+        ("fsdp", FSDP2, 1, None),
+        ("ddp", DDP, 1, None),
+        ("hybrid", partial(FSDP2, replicas=2), 1, None),
+        ("folder", partial(FSDP2, sharded_checkpoints=True), 1, None),
+    ],
+    "go on": [
+        ("one_to_fsdp", FSDP2, 2, "one"),
+        ("one_to_ddp", DDP, 2, "one"),
+        ("ddp_to_fsdp", FSDP2, 2, "ddp"),
+        ("folder_to_file", FSDP2, 2, "folder"),
+    ],
+    "alone": [("folder_to_one", FSDP2, 2, "folder")],
+}
+"""Name, strategy, iterations and the checkpoint to go on from."""
+
+if __name__ == "__main__":
+    where, stage = Path(sys.argv[1]), sys.argv[2]
+    for name, strategy, iterations, source in STAGES[stage]:
+        resume = None if source is None else where / source / RESUMED
+        made = strategy()
+        weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=made)
+        if name == "hybrid":
+            assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
+        if is_first_rank():
+            torch.save(weights, where / f"{name}.pt")

@@ -1,0 +1,202 @@
+"""Slow loops written from the papers: one scalar at a time, true slots only. Meant to be read beside the paper, and never to be fast.
+
+A field is {(row, slot): scalar} over the true slots; scalars are float64 tensors, so that autograd differentiates the loops as well.
+"""
+
+from __future__ import annotations
+
+from math import exp, sqrt
+
+import torch
+from torch import Tensor
+
+Field = dict[tuple[int, int], Tensor]
+
+
+def true_slots(mask: Tensor) -> list[list[int]]:
+    """Per row, the slots where the mask is true."""
+    return [[t for t in range(mask.shape[1]) if mask[i, t]] for i in range(mask.shape[0])]
+
+
+def dense(field: Field, shape: torch.Size) -> Tensor:
+    """[N, T] with 0 outside the field."""
+    out = torch.zeros(shape, dtype=torch.float64)
+    for (i, t), x in field.items():
+        out[i, t] = x
+    return out
+
+
+# advantages
+
+
+def group_advantage(kind: str, rewards: Tensor, mask: Tensor, group: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
+    """group_norm, group_mean or rloo: each response against the scored responses of equal group id."""
+    slots = true_slots(mask)
+    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(slots) if ts}
+    field: Field = {}
+    for i, own in score.items():
+        members = [score[j] for j in score if int(group[j]) == int(group[i])]
+        size = len(members)
+        if size == 1 or max(members) == min(members):
+            advantage = 0.0
+        elif kind == "rloo":
+            advantage = own - (sum(members) - own) / (size - 1)
+        else:
+            advantage = own - sum(members) / size
+            if kind == "group_norm":
+                squares = sum((x - sum(members) / size) ** 2 for x in members)
+                advantage /= sqrt(squares / (size - 1 if unbiased else size)) + eps
+        field.update({(i, t): torch.tensor(advantage, dtype=torch.float64) for t in slots[i]})
+    return dense(field, mask.shape)
+
+
+def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float, lam: float) -> tuple[Tensor, Tensor]:
+    """A_t = sum_l (gamma lam)^l delta_{t+l}, as the paper's equation 16 sums it, over the row's true tokens."""
+    advantages: Field = {}
+    returns: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        r, v = [rewards[i, t] for t in ts], [values[i, t] for t in ts] + [torch.tensor(0.0, dtype=torch.float64)]
+        delta = [r[k] + gamma * v[k + 1] - v[k] for k in range(len(ts))]
+        for k, t in enumerate(ts):
+            advantages[i, t] = sum(((gamma * lam) ** (j - k) * delta[j] for j in range(k, len(ts))), torch.tensor(0.0, dtype=torch.float64))
+            returns[i, t] = advantages[i, t] + v[k]
+    return dense(advantages, mask.shape), dense(returns, mask.shape)
+
+
+def to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Field:
+    """G_t = sum_l gamma^l r_{t+l} over the row's true tokens."""
+    field: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        for k, t in enumerate(ts):
+            field[i, t] = sum((gamma**j * rewards[i, u] for j, u in enumerate(ts[k:])), torch.tensor(0.0, dtype=torch.float64))
+    return field
+
+
+def reinforce_pp(rewards: Tensor, mask: Tensor, group: Tensor, gamma: float, baseline: str) -> Tensor:
+    """Returns-to-go, less the group's mean score or not, then less their mean and divided by their standard deviation."""
+    field = to_go(rewards, mask, gamma)
+    score = {i: sum(float(rewards[i, t]) for t in ts) for i, ts in enumerate(true_slots(mask)) if ts}
+    if baseline == "group":
+        for i, t in field:
+            members = [score[j] for j in score if int(group[j]) == int(group[i])]
+            field[i, t] = field[i, t] - sum(members) / len(members)
+    mean = sum(field.values()) / max(1, len(field))
+    variance = sum((x - mean) ** 2 for x in field.values()) / max(1, len(field))
+    return dense({at: (x - mean) / sqrt(variance + 1e-8) for at, x in field.items()}, mask.shape)
+
+
+def process(rewards: Tensor, mask: Tensor, group: Tensor, steps: Tensor, eps: float = 1e-6, unbiased: bool = True) -> Tensor:
+    """Every step reward against all step rewards of its group; a token gets the sum over the steps that end at it or later."""
+    slots = true_slots(mask)
+    ends = {(i, t): float(rewards[i, t]) for i, ts in enumerate(slots) for t in ts if steps[i, t]}
+    normalised = {}
+    for (i, t), own in ends.items():
+        members = [r for (j, _), r in ends.items() if int(group[j]) == int(group[i])]
+        size, mean = len(members), sum(members) / len(members)
+        if max(members) == min(members):
+            normalised[i, t] = 0.0
+        else:
+            std = sqrt(sum((x - mean) ** 2 for x in members) / (size - 1 if unbiased else size))
+            normalised[i, t] = (own - mean) / (std + eps)
+    field = {(i, t): sum(normalised.get((i, u), 0.0) for u in ts if u >= t) for i, ts in enumerate(slots) for t in ts}
+    return dense({at: torch.tensor(x, dtype=torch.float64) for at, x in field.items()}, mask.shape)
+
+
+# ratios
+
+
+def clip(x: Tensor, low: float, high: float) -> Tensor:
+    """x where it is inside, else the bound, a constant."""
+    return torch.tensor(low, dtype=x.dtype) if x < low else torch.tensor(high, dtype=x.dtype) if x > high else x
+
+
+def clipped(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float, level: str = "token", dual: float | None = None
+) -> tuple[Field, set[tuple[int, int]]]:
+    """PPO's min, at the level of a token or of a response, and the slots whose gradient the clip took."""
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            s = torch.exp(sum(log_ratio[i, u] for u in ts) / len(ts))
+            d = log_ratio[i, t]
+            r = {"token": torch.exp(d), "sequence": s, "sequence_token": s.detach() * torch.exp(d - d.detach())}[level]
+            a = advantages[i, t]
+            free, bound = r * a, clip(r, 1 - low, 1 + high) * a
+            objective[i, t] = bound if bound < free else free
+            if bound < free:
+                decided.add((i, t))
+            if dual is not None and a < 0 and objective[i, t] < dual * a:
+                objective[i, t] = dual * a
+    return objective, decided
+
+
+def unclipped(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Field, set[tuple[int, int]]]:
+    return {(i, t): torch.exp(log_ratio[i, t]) * advantages[i, t] for i, ts in enumerate(true_slots(mask)) for t in ts}, set()
+
+
+def soft(log_ratio: Tensor, advantages: Tensor, mask: Tensor, positive: float, negative: float) -> tuple[Field, set[tuple[int, int]]]:
+    objective: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            tau = positive if advantages[i, t] > 0 else negative
+            objective[i, t] = 4 / tau / (1 + torch.exp(-tau * (torch.exp(log_ratio[i, t]) - 1))) * advantages[i, t]
+    return objective, set()
+
+
+def cispo(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float | None, high: float | None) -> tuple[Field, set[tuple[int, int]]]:
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            weight = ratio = log_ratio[i, t].exp().item()
+            if low is not None and ratio < 1 - low:
+                weight = 1 - low
+            if high is not None and ratio > 1 + high:
+                weight = 1 + high
+            objective[i, t] = weight * advantages[i, t] * log_ratio[i, t]
+            if weight != ratio:
+                decided.add((i, t))
+    return objective, decided
+
+
+def log_likelihood(log_ratio: Tensor, advantages: Tensor, mask: Tensor) -> tuple[Field, set[tuple[int, int]]]:
+    return {(i, t): advantages[i, t] * log_ratio[i, t] for i, ts in enumerate(true_slots(mask)) for t in ts}, set()
+
+
+def kl_penalty(log_ratio: Tensor, advantages: Tensor, mask: Tensor, beta: float) -> tuple[Field, set[tuple[int, int]]]:
+    objective: Field = {}
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            r = torch.exp(log_ratio[i, t])
+            objective[i, t] = r * advantages[i, t] - beta * (r - 1 - log_ratio[i, t])
+    return objective, set()
+
+
+def geometric_mean(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: float, high: float) -> tuple[Field, set[tuple[int, int]]]:
+    """The paper's product: PPO's min of r A and clip(r) A decides by token which ratio goes into it."""
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        product = torch.ones((), dtype=torch.float64)
+        for t in ts:
+            r, a = torch.exp(log_ratio[i, t]), advantages[i, t]
+            bound = clip(r, exp(-low), exp(high))
+            if bound * a < r * a:
+                decided.add((i, t))
+            product = product * (bound if bound * a < r * a else r)
+        for t in ts:
+            objective[i, t] = product ** (1 / len(ts)) * advantages[i, t]
+    return objective, decided
+
+
+# aggregations
+
+
+def aggregate(kind: str, field: Field, tokens: float, sequences: float, length: int = 1) -> Tensor:
+    """token_mean, sequence_mean or fixed_length."""
+    own = {i: sum(1 for row, _ in field if row == i) for i, _ in field}
+    total = torch.zeros((), dtype=torch.float64)
+    for (i, _), x in field.items():
+        total = total + x / {"token_mean": tokens, "sequence_mean": own[i] * sequences, "fixed_length": sequences * length}[kind]
+    return total

@@ -1,0 +1,143 @@
+"""Two optimizer steps of every algorithm on as many ranks as there are: `python -m tests.support.two_ranks OUT STRATEGY`."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+
+from rlmods.cli.main import quiet
+from rlmods.data.loader import PromptLoader
+from rlmods.distributed import sharding
+from rlmods.distributed import trainer as trainers
+from rlmods.distributed.collectives import all_gather, is_first_rank
+from rlmods.distributed.strategy import DDP, FSDP2
+from rlmods.types import Prompt, Response, Scores
+from tests.config.test_compose import ALGORITHMS, alone, plan
+from tests.policy.mixtures import mixture
+from tests.support.tiny_setup import Log
+
+ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
+ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
+LORA = ("adapter=lora", "adapter.rank=4")
+SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
+OTHERS: dict[str, tuple[str, ...]] = {
+    **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
+    "dapo two validations": ("algo=dapo", *ONLINE, "validation.samples=3"),
+    "dapo second pass": ("algo=dapo", *ONLINE, "validation.samples=0", "data.num_train=8"),
+    "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
+    "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
+    "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
+    "ppo imitating": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.ptx_rows=5", "algo.normalize_reward=true"),
+    "ppo shared imitating": ("algo=ppo", *ONLINE, "critic=shared", "algo.ptx_coefficient=0.5"),
+    "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
+    "grpo lora": ("algo=grpo", *ONLINE, *LORA, "policy.gradient_checkpointing=true"),
+    "ppo lora": ("algo=ppo", *ONLINE, *LORA, "critic=shared", "algo.reference_every=1", "algo.ptx_coefficient=0.5"),
+    "dpo lora": ("algo=dpo", *ROWS, *LORA),
+    "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
+    **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
+    "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
+    "experts replayed": ("algo=grpo", *ONLINE, "router=replay", "router.aux_coefficient=0.5", "policy.gradient_checkpointing=true"),
+    "experts frozen": ("algo=ppo", *ONLINE, "router=frozen", "router.replay=true"),
+    "experts resting": ("algo=ppo", *ONLINE, "critic=shared", "router=two_stage", "router.replay=true", "algo.ptx_coefficient=0.5"),
+    "reward_model ranking": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4"),
+}
+
+
+def experts(folder: Path) -> list[str]:
+    """A mixture of experts, on disk."""
+    if is_first_rank():
+        mixture().export(folder)
+    return ["policy=hf", f"policy.name={folder}", "validation.every=null"]
+
+
+def typed(case: str, folder: Path) -> list[str]:
+    """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
+    if case in OTHERS:
+        return [*SMALL, *OTHERS[case], *(experts(folder / "mixture") if case.startswith("experts") else ())]
+    made = plan(*alone(case, folder))
+    size = ONLINE if made.algorithm.samples_responses else ROWS
+    own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
+    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in made.algorithm.groups]
+    return [*alone(case, folder), *sizes, *SMALL, *own]
+
+
+CASES = [*ALGORITHMS, *OTHERS]
+ORDERS = [
+    "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
+    "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
+    "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
+]  # fmt: skip
+"""Cases that differ in which forwards come when, and not only in what a part computes."""
+THOROUGH = "RLMODS_THOROUGH" in os.environ
+"""Set it to shard every case."""
+STRATEGIES: dict[str, tuple[Any, list[str]]] = {"ddp": (DDP, CASES), "fsdp": (FSDP2, CASES if THOROUGH else ORDERS)}
+"""Where a case runs on two ranks."""
+
+
+ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo second pass")
+"""Cases in which something moves between iterations: networks, or the data into its next pass."""
+
+
+class Abstains:
+    """No reward for some prompts: their rows carry no loss."""
+
+    needs_group = False
+
+    def __init__(self, reward: Any, without: Sequence[Prompt]) -> None:
+        self.reward, self.without = reward, {prompt.id for prompt in without}
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        scores: Scores = self.reward(responses)
+        kept = [None if r.prompt.id in self.without else value for r, value in zip(responses, scores.values, strict=True)]
+        return replace(scores, values=kept)
+
+
+class Tape(L.Callback):
+    """What was sampled, on every rank."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[Any, ...]] = []
+
+    def on_iteration_end(self, trainer: L.Trainer, learner: Any, metrics: Any) -> None:
+        mine = [(row["id"], row["response"], tuple(row["tokens"])) for row in learner.samples]
+        self.said += sorted(row for rank in all_gather(mine) for row in rank)
+
+
+def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
+    """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient was."""
+    quiet()
+    made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
+    learner: Any = made.learner()
+    learner.optimizer = partial(torch.optim.SGD, lr=0.2)
+    if case == "dapo one rank masked":
+        share = next(iter(PromptLoader(made.splits.train, made.batch.prompts, made.config.seed, rank=1, world_size=2)))
+        learner.reward = Abstains(learner.reward, share)
+    log, tape = Log(), Tape()
+    options = {"accelerator": "cpu", "devices": 1, **options}
+    before = {name: tensor.clone() for name, tensor in learner.state_dict().items()}
+    iterations = 2 if case in ROUNDS else 1
+    trainer = trainers.build(max_iterations=iterations, callbacks=[tape], loggers=[log], **options)
+    trainer.fit(learner, datamodule=made.data())
+    rows = [{k: v for k, v in row.items() if not k.startswith(("time/", "perf/"))} for row in log.rows]
+    weights = {name: tensor.clone() for name, tensor in sharding.full_state(learner).items()}
+    return {"weights": weights, "before": before, "rows": rows, "said": tape.said}
+
+
+if __name__ == "__main__":
+    out, name, *given = sys.argv[1:]
+    strategy, cases = STRATEGIES[name]
+    results: dict[str, Any] = {}
+    for case in given or cases:
+        folder = Path(out).parent / case.replace(" ", "_")
+        results[case] = trained(case, folder, devices=2, strategy=strategy())
+        print(case, flush=True)
+    if is_first_rank():
+        torch.save(results, out)

@@ -1,0 +1,59 @@
+"""Responses and their scores as tensors: every reward on the token it belongs to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from rlmods.training.collate import collate
+from rlmods.types import Experience, Prompt, Response, Scores
+
+PROMPT = Prompt(id="p", text="?")
+RESPONSES = [
+    Response(PROMPT, [5, 6], [7, 8, 1], [-0.5, -1.0, -1.5]),
+    Response(PROMPT, [5], [9, 9, 9, 1], [-1.0] * 4),
+    Response(PROMPT, [5, 6, 7], [1], [-2.0]),
+    Response(PROMPT, [5], [], []),
+]
+GROUP = torch.tensor([4, 4, 9, 9])
+
+
+def made(scores: Scores) -> Experience:
+    return collate(RESPONSES, scores, GROUP, version=3, pad_id=0)
+
+
+OUTCOMES = made(Scores([1.5, None, 0.0, 2.0]))
+STEPS = made(Scores([0.75, None, 0.0, 2.0], tokens=[[0.5, None, 0.25], [1.0, None, None, 1.0], [0.0], []]))
+
+
+@pytest.mark.parametrize("rows", [OUTCOMES, STEPS], ids=["outcomes", "steps"])
+def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
+    assert rows.tokens.tolist() == [[5, 6, 7, 8, 1], [5, 9, 9, 9, 1], [5, 6, 7, 1, 0], [5, 0, 0, 0, 0]]
+    assert rows.lengths.tolist() == [5, 5, 4, 1]
+    assert rows.behavior_logprobs[0].tolist() == [0, 0, -0.5, -1.0, -1.5]
+    assert rows.old_logprobs.isnan().all()
+    assert (rows.version == 3).all()
+    assert torch.equal(rows.group, GROUP)
+
+
+@pytest.mark.parametrize("rows", [OUTCOMES, STEPS], ids=["outcomes", "steps"])
+def test_loss_lies_on_the_sampled_tokens_of_scored_rows(rows: Experience) -> None:
+    assert rows.mask.int().tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]
+
+
+def test_an_outcome_sits_on_the_last_sampled_token() -> None:
+    assert OUTCOMES.rewards.tolist() == [[0, 0, 0, 0, 1.5], [0] * 5, [0] * 5, [0] * 5]
+    assert OUTCOMES.steps is None
+
+
+def test_rewards_by_step_sit_where_the_steps_end() -> None:
+    assert STEPS.rewards.tolist() == [[0, 0, 0.5, 0, 0.25], [0] * 5, [0] * 5, [0] * 5]
+    assert STEPS.steps is not None
+    assert STEPS.steps.int().tolist() == [[0, 0, 1, 0, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]  # a step may be worth 0
+
+
+def test_steps_stay_with_their_rows() -> None:
+    both = Experience.concat([STEPS.select(torch.tensor([2])).trim(), STEPS.select(torch.tensor([0]))])
+    assert both.steps is not None
+    assert both.steps.int().tolist() == [[0, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
+    assert Experience.concat([STEPS, OUTCOMES]).steps is None

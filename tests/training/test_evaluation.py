@@ -1,0 +1,235 @@
+"""Held-out prompts: known answers in, the right shares out, and no trace left in training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+
+from rlmods.cli.evaluate import _keep_up, kl_from
+from rlmods.rollout import Local
+from rlmods.training import evaluation
+from rlmods.training.evaluation import Validation, correctness, known, pass_at_k
+from rlmods.training.metrics import Meter
+from rlmods.types import Prompt, Response, Scores, UserError
+from tests.support.tiny_setup import SPLITS, even, policy
+
+PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
+RANK = SimpleNamespace(global_rank=0, iteration=3, device=torch.device("cpu"))
+RIGHT = {"0": [True, True, False], "1": [False, False, False], "2": [False, True, False], "3": [None, None, None]}
+"""Of three samples of each prompt."""
+
+
+@dataclass
+class Scripted:
+    """A sampler that says its settings."""
+
+    temperature: float = 0.3
+    top_p: float = 0.5
+    top_k: int = 7
+    seed: int = 99
+    calls: list[tuple[Any, ...]] = field(default_factory=list)
+
+    def sync(self, policy: Any, *, iteration: int) -> None:
+        self.calls.append(("sync", iteration))
+
+    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+        self.calls.append((self.temperature, self.top_p, self.top_k, self.seed, samples, iteration))
+        said = [{"tokens": [1] * (j + 2), "finish": "length" if j else "stop", "meta": {"sample": j}} for j in range(samples)]
+        return [Response(p, **fields) for p in prompts for fields in said]
+
+
+def judge(responses: Sequence[Response]) -> Scores:
+    right = [RIGHT[r.prompt.id][r.meta["sample"]] for r in responses]
+    return Scores([None if x is None else 10.0 * x for x in right], correct=right)
+
+
+class TestPassAtK:
+    @pytest.mark.parametrize("n", [1, 4, 6])
+    def test_equals_enumeration(self, n: int) -> None:
+        for c in range(n + 1):
+            for k in range(1, n + 1):
+                draws = list(combinations([i < c for i in range(n)], k))
+                assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+class TestCorrectness:
+    def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
+        have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
+        assert have.dtype == torch.float64
+        assert have.tolist() == [1.0, 0.9, 0.0], "where correctness is unknown, the reward speaks for itself"
+        assert correctness(Scores([0.1, None], correct=[None, True])).isnan().tolist() == [False, True]
+
+    def test_is_the_total_where_nobody_is_paid_for_it(self) -> None:
+        have = correctness(Scores([0.25, -2.0, None], correct=[True, None, False], monitored=True))
+        assert have[:2].tolist() == [0.25, -2.0]
+        assert have[2].isnan()
+
+    def test_is_the_total_where_the_reward_knows_of_none(self) -> None:
+        have = correctness(Scores([0.25, None]))
+        assert have[0] == 0.25
+        assert have[1].isnan()
+
+
+def test_known_says_where_values_are() -> None:
+    filled, where = known([1.5, None, 0.0])
+    assert (filled.tolist(), where.tolist()) == ([1.5, 0.0, 0.0], [True, False, True])
+
+
+class TestValidation:
+    def test_shares_from_known_rewards(self) -> None:
+        metrics, rows = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert metrics == pytest.approx({
+            "val/accuracy": 1 / 3,  # of the prompts that were graded
+            "val/reward": 10 / 3,
+            "val/response_tokens": 2.0,
+            "val/truncated_fraction": 0.0,
+            "val/mean@3": 3 / 9,
+            "val/pass@3": 2 / 3,
+        })  # fmt: skip
+        assert len(rows) == 4 + 12
+        assert [r["temperature"] for r in rows] == [0.0] * 4 + [1.0] * 12
+        assert [r["correct"] for r in rows[4:7]] == RIGHT["0"]
+
+    def test_means_of_the_terms_and_gold(self) -> None:
+        def graded(responses: Sequence[Response]) -> Scores:
+            terms: dict[str, list[float | None]] = {"proxy": [1.0, None, 3.0, 5.0], "gold": [0.0, 1.0, None, None], "none": [None] * 4}
+            return Scores([1.0, None, 3.0, 5.0], terms={name: values[: len(responses)] for name, values in terms.items()})
+
+        metrics, _ = Validation()(None, Scripted(), graded, PROMPTS, RANK)
+        told = {name: value for name, value in metrics.items() if "reward" in name}
+        assert told == {"val/reward": 3.0, "val/reward/proxy": 3.0, "val/reward/gold": 0.5, "val/gold_reward": 0.5}
+
+    def test_terms_are_of_the_greedy_answers(self) -> None:
+        def graded(responses: Sequence[Response]) -> Scores:
+            return Scores([1.0] * len(responses), terms={"gold": [float(r.meta["sample"]) for r in responses]})
+
+        metrics, _ = Validation(samples=3)(None, Scripted(), graded, PROMPTS, RANK)
+        assert metrics["val/gold_reward"] == 0.0
+
+    def test_a_monitor_is_the_accuracy_all_the_same(self) -> None:
+        def watched(responses: Sequence[Response]) -> Scores:
+            return replace(judge(responses), values=[9.0] * len(responses), monitored=True)
+
+        watching, _ = Validation(samples=3)(None, Scripted(), watched, PROMPTS, RANK)
+        graded, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert watching == graded | {"val/reward": 9.0}
+
+    def test_has_its_own_settings(self) -> None:
+        rollout = Scripted()
+        Validation(samples=2, temperature=0.7, seed=5)(None, rollout, judge, PROMPTS, RANK)
+        assert rollout.calls == [("sync", 3), (0.0, 1.0, 0, 99, 1, 0), ("sync", 3), (0.7, 1.0, 0, 5, 2, 0)]
+        assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.seed) == (0.3, 0.5, 7, 99)
+
+    def test_greedy_only_by_default(self) -> None:
+        metrics, rows = Validation()(None, Scripted(), judge, PROMPTS, RANK)
+        assert not any("@" in name for name in metrics)
+        assert len(rows) == 4
+
+    def test_only_the_first_prompts(self) -> None:
+        metrics, rows = Validation(max_prompts=2, samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        assert {r["id"] for r in rows} == {"0", "1"}
+        assert metrics["val/pass@3"] == 0.5
+
+    def test_ranks_share_the_prompts(self) -> None:
+        seen: list[str] = []
+        for rank in range(3):
+            trainer = SimpleNamespace(world_size=3)
+            ranks = SimpleNamespace(global_rank=rank, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+            seen += [r["id"] for r in Validation()(None, Scripted(), judge, PROMPTS, ranks)[1]]
+        assert sorted(seen) == ["0", "1", "2", "3"]
+
+    def test_a_rank_without_prompts_names_the_same_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        trainer = SimpleNamespace(world_size=9)
+        ranks = SimpleNamespace(global_rank=8, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+        seen: list[set[str]] = []
+
+        class Spy(Meter):
+            def compute(self) -> dict[str, float]:
+                seen.append(set(self.metrics))
+                return super().compute()
+
+        monkeypatch.setattr(evaluation, "Meter", Spy)
+        assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, ranks) == ({}, [])
+        assert Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)[0]
+        assert seen[0] == seen[1] != set()
+
+    def test_nothing_held_out(self) -> None:
+        assert Validation()(None, Scripted(), judge, [], RANK) == ({}, [])
+
+    def test_due(self) -> None:
+        assert [i for i in range(11) if Validation(every=5).due(i)] == [0, 5, 10]
+        assert not any(Validation(every=None).due(i) for i in range(11))
+
+    def test_leaves_the_sampling_of_training_as_it_was(self) -> None:
+        made, rollout = policy(), Local(max_tokens=8, temperature=0.9, seed=3)
+        rollout.sync(made, iteration=0)
+
+        def train(iteration: int) -> list[tuple[int, ...]]:
+            return [tuple(r.tokens) for r in rollout.generate(SPLITS.train[:4], samples=4, iteration=iteration)]
+
+        want = [train(0), train(1)]
+        made.train()
+        torch.manual_seed(0)
+        before = torch.get_rng_state()
+        rollout.sync(made, iteration=0)
+        have = [train(0)]
+        first = Validation(samples=4)(made, rollout, even, SPLITS.val, RANK)
+        have.append(train(1))
+        assert have == want
+        assert torch.equal(torch.get_rng_state(), before)
+        assert made.training
+        assert rollout == Local(max_tokens=8, temperature=0.9, seed=3)
+        assert len({tuple(r["tokens"]) for r in first[1]}) > 8
+        assert Validation(samples=4)(made, rollout, even, SPLITS.val, RANK) == first
+
+
+class TestKLFrom:
+    def test_nothing_between_a_policy_and_itself(self) -> None:
+        made = policy()
+        assert kl_from(made, made, Local(max_tokens=8, temperature=0.7), SPLITS.val, 2, 64) == 0.0
+
+    @pytest.mark.parametrize("budget", [16, 4096])
+    def test_is_the_mean_log_ratio_of_its_own_tokens(self, budget: int) -> None:
+        made, other = policy(0), policy(1)
+        rollout = Local(max_tokens=8, temperature=0.7)
+        rollout.sync(made, iteration=0)
+        ratios: list[float] = []
+        for r in rollout.generate(SPLITS.val, samples=2, iteration=0):
+            tokens = torch.tensor([[*r.prompt_tokens, *r.tokens]])
+            mask = torch.arange(tokens.shape[1])[None] >= len(r.prompt_tokens)
+            own, ref = (x(tokens, mask, temperature=0.7).logprobs for x in (made, other))
+            ratios += (own - ref)[mask].tolist()
+        want = sum(ratios) / len(ratios)
+        assert want > 0.001
+        assert kl_from(other, made, rollout, SPLITS.val, 2, budget) == pytest.approx(want, rel=1e-4)
+
+    def test_of_two_vocabularies_there_is_none(self) -> None:
+        other = policy(1)
+        other.tokenizer.add_tokens(["xyz"])
+        with pytest.raises(UserError, match="its tokens are not those of the graded model"):
+            kl_from(other, policy(0), Local(max_tokens=8), SPLITS.val, 1, 64)
+
+
+def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
+    neural = {"_target_": "rlmods.reward.Neural", "model": "old"}
+    terms = {"a": {"reward": neural, "weight": 1.0}, "gold": {"reward": neural, "weight": 0.0}}
+    terms["b"] = {"reward": {**neural, "model": ["x", "y"]}}
+    config = OmegaConf.create({"reward": {"terms": terms}})
+    _keep_up(config, tmp_path)
+    assert config.reward.terms.a.reward.model == "old", "a run that has trained none"
+    for name in ("reward_model", "reward_model_1", "reward_model_2"):
+        (tmp_path / name).mkdir()
+    _keep_up(config, tmp_path)
+    now = {name: term.reward.model for name, term in config.reward.terms.items()}
+    assert now == {
+        "a": str(tmp_path / "reward_model"),
+        "gold": "old",
+        "b": [str(tmp_path / "reward_model_1"), str(tmp_path / "reward_model_2")],
+    }

@@ -1,0 +1,327 @@
+"""Mixtures of experts in the loop: what is recorded is what is replayed, ratios keep still, and routers learn when it is their turn."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from dataclasses import replace
+from functools import partial
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
+
+from rlmods.algo import Batch
+from rlmods.kl import Penalty
+from rlmods.policy import Policy
+from rlmods.ratio import CISPO, Clipped, GeometricMean, LogLikelihood
+from rlmods.rollout import Local
+from rlmods.router import Routing
+from rlmods.sampling import Dynamic
+from rlmods.training.buffer import Pool
+from rlmods.training.experts import real
+from rlmods.types import Experience, Totals
+from tests.policy.mixtures import mixture
+from tests.policy.test_base import llama
+from tests.policy.test_base import policy as plain
+from tests.support.tiny_setup import attached, collected, fit, gradients, learner
+
+SEVERAL = Batch(prompts=4, samples=4, epochs=4, minibatches=2)
+GATES = [f"policy.model.model.layers.{i}.mlp.gate.weight" for i in range(3)]
+quiet = pytest.mark.filterwarnings("ignore:the experts of a token may change")
+
+
+def made(router: Routing | None = None, *, ends: int = 25, policy: Policy | None = None, **change: Any) -> Any:
+    """A learner of a mixture whose answers end at one of so many of its 102 tokens."""
+    policy = policy or mixture()
+    policy.eos_ids = frozenset(range(1, ends + 1))
+    return learner(policy=policy, router=router or Routing(), **change)
+
+
+def watched(made: Any) -> list[tuple[Experience, Tensor]]:
+    """Microbatches as the loss gets them, and the experts [N, T, L, k] that the policy used in each."""
+    seen: list[tuple[Experience, Tensor]] = []
+    given: list[Tensor] = []
+    experts = [module for name, module in made.policy.model.named_modules() if name.endswith(".experts")]
+    for module in experts:
+        module.register_forward_pre_hook(lambda _, args: given.append(args[1]))
+    loss = made.loss
+
+    def spy(micro: Experience, totals: Totals) -> Tensor:
+        given.clear()
+        found = loss(micro, totals)
+        seen.append((micro, torch.stack(given[: len(experts)], 1).view(*micro.tokens.shape, len(experts), -1)))
+        return found
+
+    made.loss = spy
+    return seen
+
+
+def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = None, lr: float = 3e-5) -> tuple[Tensor, Tensor, Tensor]:
+    """|log ratio| by token of the first optimizer step, of the later ones, and what the ratio made of the latter."""
+    settings = {"rollout": Local(max_tokens=32), "optimizer": partial(torch.optim.AdamW, lr=lr)}
+    run = made(router, ends=1, policy=policy, batch=Batch(prompts=8, samples=4, epochs=4, minibatches=2), **settings)
+    part = ratio or Clipped()
+    tokens: list[Tensor] = []
+    taken: list[Tensor] = []
+
+    class Spy:
+        level = part.level
+
+        def __call__(self, d: Tensor, advantages: Tensor, mask: Tensor) -> Any:
+            tokens.append(d.detach()[mask].abs())
+            taken.append(part.ratio(d.detach(), mask)[mask].log().abs())
+            return part(d, advantages, mask)
+
+    run.ratio = Spy()
+    fit(run, 2 if lr else 1)
+    later = [i for i in range(len(tokens)) if i % 8]
+    return tokens[0], torch.cat([tokens[i] for i in later]), torch.cat([taken[i] for i in later])
+
+
+class TestReplay:
+    def test_every_row_keeps_its_own_routes_through_epochs_and_shuffling(self) -> None:
+        run = made(Routing(replay=True), batch=replace(SEVERAL, token_budget=48))
+        seen, recorded, score = watched(run), dict[tuple[int, ...], Tensor](), run.score
+
+        def spy(experience: Experience, policy: Policy, **options: Any) -> Any:
+            found = score(experience, policy, **options)
+            for row, length, routes in zip(experience.tokens, experience.lengths.tolist(), found.routes, strict=True):
+                recorded[tuple(row[:length].tolist())] = routes[:length]
+            return found
+
+        run.score = spy
+        fit(run, 1)
+        assert len(seen) > 8
+        assert len(recorded) > 8
+        changed = 0
+        for micro, used in seen:
+            for i, length in enumerate(micro.lengths.tolist()):
+                if not micro.mask[i].any():
+                    continue
+                want = recorded[tuple(micro.tokens[i, :length].tolist())]
+                assert torch.equal(micro.routes[i, :length], want)
+                assert torch.equal(used[i, :length], want.long())
+                changed += int((run.policy(micro.tokens, micro.mask).routes[i, :length] != want).sum())
+        assert changed > 0, "no router has changed its mind, so that nothing was tested"
+
+    def test_the_first_ratio_is_one_and_later_ones_are_those_of_a_model_that_does_not_route(self) -> None:
+        first, still, _ = distances(Routing(replay=True))
+        assert first.max() < 1e-6
+        _, fixed, _ = distances(Routing(replay=True, every=None))
+        _, dense, _ = distances(Routing(), policy=plain(llama(num_hidden_layers=3)))
+        tails = {name: float(x.quantile(0.999)) for name, x in (("replay", still), ("fixed", fixed), ("dense", dense))}
+        assert tails["replay"] < 1.2 * tails["fixed"]
+        assert tails["replay"] < 1.2 * tails["dense"]
+
+    def test_ratios_are_one_while_nothing_moves_however_rows_are_shuffled(self) -> None:
+        assert all(x.max() < 1e-5 for x in distances(Routing(replay=True), lr=0.0))
+
+    @quiet
+    def test_without_it_some_ratios_are_far_off_and_a_sequences_mean_is_not(self) -> None:
+        first, loose, _ = distances(Routing())
+        assert first.max() < 1e-6
+        _, still, _ = distances(Routing(replay=True))
+        assert loose.quantile(0.999) > 4 * still.quantile(0.999)
+        assert loose.median() < 1.5 * still.median(), "few tokens do it"
+        _, tokens, sequence = distances(Routing(), ratio=Clipped(3e-4, 4e-4, "sequence"))
+        assert sequence.quantile(0.999) < 0.25 * tokens.quantile(0.999)
+
+    def test_the_reference_routes_by_itself(self) -> None:
+        run = attached(made(Routing(replay=True), kl=Penalty("k3", 0.1, "loss")))
+        rows = collected(run)
+        assert (rows.routes[real(rows)] >= 0).all()
+        rows = replace(rows, routes=(rows.routes + 1) % 8)
+        assert torch.equal(run.referenced(rows).ref_logprobs, collected(run).ref_logprobs)
+        assert not torch.equal(run.score(rows, run.policy).logprobs, collected(run).old_logprobs)
+
+    def test_however_the_step_is_cut(self) -> None:
+        """Loss and gradient, the balancing loss among them."""
+        found = []
+        for budget in (10_000, 40, 1):
+            run = attached(made(Routing(replay=True, aux_coefficient=0.5), batch=Batch(prompts=4, samples=4, token_budget=budget)))
+            rows = collected(run)
+            with torch.no_grad():
+                for router in run.policy.routers.modules:
+                    router.weight.add_(0.2 * torch.randn(router.weight.shape, generator=torch.Generator().manual_seed(1)))
+            run.experts.begin_step(rows)
+            found.append((gradients(run, rows), run.meter.compute() | {"aux": float(run.experts.aux[0])}))
+        (want, metrics), *others = found
+        assert metrics["train/router_changed_fraction"] > 0.1
+        assert want.norm() > 1e-2
+        for have, same in others:
+            torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
+            assert same == pytest.approx(metrics, rel=1e-4, abs=1e-7)
+
+    def test_waiting_and_replayed_rows_keep_theirs(self) -> None:
+        rows = collected(attached(made(Routing(replay=True))))
+        wide = replace(rows, tokens=torch.nn.functional.pad(rows.tokens, (0, 3)), **{
+            name: torch.nn.functional.pad(getattr(rows, name), (0, 3))
+            for name in ("mask", "rewards", "old_logprobs", "behavior_logprobs", "advantages")
+        }, routes=torch.nn.functional.pad(rows.routes, (0, 0, 0, 0, 0, 3), value=-1))  # fmt: skip
+        both = Experience.concat([rows, wide])
+        assert torch.equal(both.routes[: len(rows)], wide.routes)
+        assert torch.equal(both.trim().routes[len(rows) :], rows.trim().routes)
+        pool, other = Pool(), Pool()
+        pool.add(rows, torch.ones(len(rows), dtype=torch.bool))
+        other.load_rank_states([pool.share()], 0, 1)
+        assert torch.equal(other.kept.routes, rows.trim().routes)
+        assert other.kept.routes.dtype == torch.int16
+
+
+class TestRouters:
+    def weights(self, run: Any) -> dict[str, Tensor]:
+        return {name: x.detach().clone() for name, x in run.named_parameters()}
+
+    def test_learn_under_replay_and_not_when_frozen(self) -> None:
+        for router, learns in ((Routing(replay=True), True), (Routing(replay=True, every=None), False)):
+            run = made(router, batch=SEVERAL)
+            before = self.weights(run)
+            fit(run, 1)
+            moved = {name for name, x in self.weights(run).items() if not torch.equal(x, before[name])}
+            assert moved == set(before) - (set() if learns else set(GATES))
+
+    def test_step_in_every_second_iteration_as_if_there_were_no_others(self) -> None:
+        """Moments too: AdamW has counted the steps that were made."""
+        run = made(Routing(replay=True, every=2), batch=SEVERAL)
+        history = [self.weights(run)]
+        optimize = run.optimize
+        run.optimize = lambda *args: (optimize(*args), history.append(self.weights(run)))[0]
+        fit(run, 4)
+        for i in range(4):
+            moved = {name for name, x in history[i + 1].items() if not torch.equal(x, history[i][name])}
+            assert moved == set(history[0]) - (set() if i % 2 else set(GATES)), i
+        optimizer = run.optimizers()
+        steps = {name: int(optimizer.state[p]["step"]) for name, p in run.named_parameters()}
+        assert {steps[name] for name in GATES} == {16}
+        assert {n for name, n in steps.items() if name not in GATES} == {32}
+
+    def test_resting_ones_have_no_part_in_the_gradient_norm(self) -> None:
+        norms = []
+        for every in (2, None):
+            run = made(Routing(replay=True, every=every))
+            norms.append(fit(run, 1)[0]["train/grad_norm"])
+        assert norms[0] == pytest.approx(norms[1], rel=1e-6)
+        assert fit(made(Routing(replay=True)), 1)[0]["train/grad_norm"] > 1.001 * norms[0]
+
+
+class TestBalance:
+    def test_none_adds_nothing(self) -> None:
+        run = attached(made())
+        run.experts.loss = None
+        assert gradients(run, collected(run)).norm() > 0
+        assert "train/router_aux_loss" not in fit(made(), 1)[0]
+
+    def test_adds_the_loss_of_transformers_and_its_gradient(self) -> None:
+        run = attached(made())
+        rows = collected(run)
+        without = gradients(run, rows)
+        on = attached(made(Routing(aux_coefficient=0.3)))
+        on.experts.begin_step(rows)
+        have = gradients(on, rows) - without
+        on.zero_grad()
+        logits = on.policy.model(input_ids=rows.tokens, output_router_logits=True).router_logits
+        aux = load_balancing_loss_func(logits, 8, 2, real(rows))
+        (0.3 * aux).backward()
+        want = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in on.policy.parameters()])
+        assert float(on.experts.aux[0]) == pytest.approx(float(aux.detach()), rel=1e-5)
+        assert want.norm() > 1e-2
+        torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
+
+    def test_evens_out_loads(self) -> None:
+        loads = []
+        for coefficient in (0.0, 1.0):
+            run = made(Routing(replay=True, aux_coefficient=coefficient), batch=SEVERAL, optimizer=partial(torch.optim.AdamW, lr=3e-3))
+            loads.append(fmean(row["train/router_load_max"] for row in fit(run, 6)[3:]))
+        assert loads[1] < 0.8 * loads[0]
+
+
+def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> None:
+    rows = collected(attached(made()))
+    silent = replace(rows, mask=rows.mask & (torch.arange(len(rows)) != 2)[:, None])
+    where = real(silent)
+    assert not where[2].any()
+    for i, length in enumerate(rows.lengths.tolist()):
+        assert where[i].sum() == (0 if i == 2 else length)
+        assert not where[i, length:].any()
+
+
+class TestMetrics:
+    def test_changed_fraction_and_load_against_a_slow_count(self) -> None:
+        run = attached(made())
+        rows = collected(run)
+        rows.routes[0] = -1
+        with torch.no_grad():
+            run.policy.routers.modules[0].weight.add_(0.2)
+        run.policy.routers.modules[0].weight.data[0] += 0.3
+        gradients(run, rows)
+        live, where = run.policy(rows.tokens, rows.mask).routes, real(rows)
+        changed = total = 0
+        counts = torch.zeros(3, 8)
+        for i in range(len(rows)):
+            for t in range(rows.tokens.shape[1]):
+                for layer in range(3) if where[i, t] else ():
+                    chosen = live[i, t, layer].tolist()
+                    counts[layer, chosen] += 1
+                    total += i > 0
+                    changed += i > 0 and set(chosen) != set(rows.routes[i, t, layer].tolist())
+        run.experts.finish(run.meter)
+        metrics = run.meter.compute()
+        assert 0 < changed < total
+        assert metrics["train/router_changed_fraction"] == pytest.approx(changed / total)
+        assert metrics["train/router_load_max"] == pytest.approx(float((counts / counts.mean(1, keepdim=True)).max()))
+
+    def test_nothing_changes_in_a_single_step(self) -> None:
+        [row] = fit(made(Routing(replay=True)), 1)
+        assert "train/router_changed_fraction" not in row, "nothing is recorded for a ratio that is 1"
+        [row] = fit(made(Routing(aux_coefficient=0.1)), 1)
+        assert row["train/router_changed_fraction"] == 0
+
+    def test_a_dense_policy_has_none(self) -> None:
+        assert not [name for name in fit(learner(), 1)[0] if "router" in name]
+
+
+class TestWarning:
+    @pytest.mark.parametrize("ratio", [Clipped(), CISPO()])
+    def test_of_token_ratios_over_several_steps(self, ratio: Any) -> None:
+        for change in ({"batch": SEVERAL}, {"replay_fraction": 0.5}):
+            with pytest.warns(UserWarning, match=r"type router=replay .*, or ratio=sequence") as said:
+                fit(made(ratio=ratio, **change), 1)
+            assert len([w for w in said if "experts of a token" in str(w.message)]) == 1
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {},
+            {"router": Routing(replay=True), "batch": SEVERAL},
+            {"ratio": Clipped(level="sequence"), "batch": SEVERAL},
+            {"ratio": Clipped(level="sequence_token"), "batch": SEVERAL},
+            {"ratio": GeometricMean(), "batch": SEVERAL},
+            {"ratio": LogLikelihood(), "batch": SEVERAL},
+        ],
+    )
+    def test_of_nothing_else(self, change: dict[str, Any]) -> None:
+        with warnings.catch_warnings(record=True) as said:
+            fit(made(**change), 1)
+            fit(learner(batch=SEVERAL), 1)
+        assert not [w for w in said if "experts of a token" in str(w.message)]
+
+
+def test_dynamic_sampling_with_waiting_groups_and_a_critic_on_the_trunk_run() -> None:
+    from rlmods.advantage import GAE
+    from rlmods.critic import Shared
+
+    run = made(Routing(replay=True), sampling=Dynamic(), batch=Batch(prompts=3, samples=2, epochs=2), surplus="keep", replay_fraction=0.5)
+    assert fit(run, 3)[-1]["train/ratio_max"] > 1
+    run = made(Routing(replay=True), advantage=GAE(), critic=Shared(), batch=SEVERAL, policy=mixture(gradient_checkpointing=True))
+    assert fit(copy.deepcopy(run), 2)[-1]["train/ratio_max"] > 1
+
+
+def test_frozen_routers_are_in_the_checkpoint() -> None:
+    """Nobody vouches for those that a resumed run would load."""
+    made = learner(policy=mixture("qwen3"), router=Routing(every=None))
+    assert any(not x.requires_grad for x in made.policy.parameters())
+    assert made.frozen() == {}

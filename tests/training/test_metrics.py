@@ -1,0 +1,102 @@
+"""Sums and counts, never means of means."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from rlmods.training import metrics
+from rlmods.training.metrics import Meter
+
+
+class TestMean:
+    def test_over_uneven_microbatches_is_that_of_all_elements(self) -> None:
+        generator = torch.Generator().manual_seed(0)
+        pieces = [torch.randn(shape, generator=generator) for shape in [(1, 1), (7, 5), (2, 31)]]
+        wheres = [torch.rand(x.shape, generator=generator) < share for x, share in zip(pieces, [2.0, 0.2, 0.9], strict=True)]
+        meter = Meter()
+        for x, where in zip(pieces, wheres, strict=True):
+            meter.mean("masked", x, where)
+            meter.mean("all", x)
+        kept = torch.cat([x[where] for x, where in zip(pieces, wheres, strict=True)]).double()
+        every = torch.cat([x.flatten() for x in pieces]).double()
+        assert meter.compute() == pytest.approx({"masked": kept.mean().item(), "all": every.mean().item()})
+
+    @pytest.mark.parametrize("garbage", [math.nan, math.inf, -math.inf, 1e30])
+    def test_what_is_masked_does_not_count(self, garbage: float) -> None:
+        meter = Meter()
+        meter.mean("x", torch.tensor([1.0, garbage, 3.0]), torch.tensor([True, False, True]))
+        meter.mean("x", torch.tensor([garbage]), torch.tensor([False]))
+        assert meter.compute() == {"x": 2.0}
+
+    def test_plain_numbers_weigh_one_each(self) -> None:
+        meter = Meter()
+        for x in (1.0, 2, 6.0):
+            meter.mean("x", x)
+        assert meter.compute() == {"x": 3.0}
+
+    def test_keeps_no_graph(self) -> None:
+        meter = Meter()
+        meter.mean("x", torch.ones(2, requires_grad=True))
+        assert not any(s.requires_grad for s in meter.metrics["x"].metric_state.values())
+
+    def test_large_counts_do_not_round(self) -> None:
+        meter = Meter()
+        meter.mean("x", torch.full((2,), 1e8))
+        meter.mean("x", 1.0)
+        assert meter.compute()["x"] == pytest.approx((2e8 + 1) / 3, rel=1e-12)
+
+
+class TestMaximum:
+    def test_is_the_largest_where_it_counts(self) -> None:
+        meter = Meter()
+        meter.maximum("x", torch.tensor([-3.0, math.nan, 9.0]), torch.tensor([True, False, False]))
+        meter.maximum("x", torch.tensor([-5.0]), torch.tensor([True]))
+        assert meter.compute() == {"x": -3.0}
+
+    def test_an_empty_piece_changes_nothing(self) -> None:
+        meter = Meter()
+        meter.maximum("x", torch.tensor([2.0]), torch.tensor([True]))
+        meter.maximum("x", torch.zeros(0), torch.zeros(0, dtype=torch.bool))
+        assert meter.compute() == {"x": 2.0}
+
+
+def test_totals_add_up() -> None:
+    meter = Meter()
+    meter.total("x", 2)
+    meter.total("x", 0)
+    meter.total("x", 5)
+    assert meter.compute() == {"x": 7.0}
+
+
+def test_what_nobody_added_to_is_left_out() -> None:
+    meter = Meter()
+    nobody = torch.zeros(3, dtype=torch.bool)
+    meter.mean("mean", torch.ones(3), nobody)
+    meter.maximum("maximum", torch.ones(3), nobody)
+    meter.mean("empty", torch.zeros(0))
+    meter.total("total", 0)
+    meter.mean("there", 1.0)
+    assert meter.compute() == {"total": 0.0, "there": 1.0}
+
+
+def test_masks_may_lie_elsewhere():
+    """Correctness is known on the CPU, whatever the policy runs on."""
+    Meter("meta").mean("x", torch.ones(2), torch.tensor([True, False]))
+
+
+class TestRanks:
+    """Ranks name what has happened to them."""
+
+    def test_what_only_another_rank_has_named_is_there_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        meter, other = Meter(), Meter()
+        meter.total("b/retries", 2)
+        other.total("a/retries", 1)
+        other.mean("c", torch.tensor([1.0]))
+        kinds = [{name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)]
+        monkeypatch.setattr(metrics, "all_gather", lambda mine: kinds)
+        assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
+        assert set(meter.metrics) == {"a/retries", "b/retries", "c"}
+        assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}
