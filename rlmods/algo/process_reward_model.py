@@ -29,7 +29,7 @@ class ProcessRewardModel(Scalar):
     2305.20050, section 2.6) and Math-Shepherd (arXiv 2312.08935, equation 2).
     """
 
-    facts: ClassVar[dict[str, Any]] = {"kind": "process"}
+    metadata: ClassVar[dict[str, Any]] = {"kind": "process"}
     column: ClassVar[str] = "steps"
     needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
 

@@ -25,7 +25,7 @@ class RewardModel(Scalar):
     """
 
     groups: ClassVar[tuple[str, ...]] = (*Scalar.groups, "ranking")
-    facts: ClassVar[dict[str, Any]] = {"kind": "reward", "offset": 0.0}
+    metadata: ClassVar[dict[str, Any]] = {"kind": "reward", "offset": 0.0}
     recipe: ClassVar[dict[str, str]] = {"ranking": "bradley_terry"}
     column: ClassVar[str] = "candidates"
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
@@ -47,7 +47,7 @@ class RewardModel(Scalar):
         if not centre >= 0:
             raise UserError(f"algo.centre={centre}: must be at least 0")
         self.ranking, self.centre, self.zero_mean = ranking, centre, zero_mean
-        self.scalar.facts["pooling"] = pooling
+        self.scalar.metadata["pooling"] = pooling
 
     def rows(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         return collate_preferences(prompts, self.scalar).to(self.device)
@@ -81,7 +81,7 @@ class RewardModel(Scalar):
         mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
         gap, score, num_tokens, of_pairs, best = (torch.cat(ranks) for ranks in zip(*all_gather(mine), strict=True))
         if self.zero_mean:
-            self.scalar.facts["offset"] = float(score.double().mean())
+            self.scalar.metadata["offset"] = float(score.double().mean())
         both_ways = torch.cat([gap, -gap])
         return meter.compute() | {
             "val/auc": auc(of_pairs, best),
@@ -90,8 +90,8 @@ class RewardModel(Scalar):
         }
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"offset": self.scalar.facts["offset"]}
+        return super().state() | {"offset": self.scalar.metadata["offset"]}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self.scalar.facts["offset"] = state["offset"]
+        self.scalar.metadata["offset"] = state["offset"]

@@ -16,13 +16,13 @@ class Scalar(Offline):
 
     groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: a scalar model is trained in full
 
-    facts: ClassVar[dict[str, Any]]
+    metadata: ClassVar[dict[str, Any]]
     """What its numbers mean, for whoever loads it."""
 
     def __init__(self, **shared: Any) -> None:
         super().__init__(**shared)
         self.scalar = ScalarModel.from_policy(self.policy)
-        self.scalar.facts.update(self.facts)
+        self.scalar.metadata.update(self.metadata)
         del self.policy
 
     @property

@@ -26,7 +26,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     steps = batch.epochs * batch.minibatches
     alone = "; on fresh rows the ratio is 1 in a single step, whatever ratio= says" if steps == 1 and "ratio" in plan.parts else ""
     main, *others = learner.networks
-    copied = list(learner.reference().own().values()) if learner.reference else []
+    copied = list(learner.reference().trainable_tensors().values()) if learner.reference else []
     sizes = {name: _millions(network.parameters(), without=copied) for name, network in learner.networks.items()}
     trained = _millions(p for p in learner.networks[main].parameters() if p.requires_grad)
     share = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""

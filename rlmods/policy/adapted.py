@@ -72,7 +72,7 @@ class AdaptedPolicy(Policy):
         with in_force(self.model, self.adapter):
             return super().forward(*args, **kwargs)
 
-    def own(self) -> dict[str, nn.Parameter]:
+    def trainable_tensors(self) -> dict[str, nn.Parameter]:
         """The adapter's tensors, by the names that they have on disk."""
         return self._of_adapter(dict(self.model.named_parameters()))
 
@@ -90,7 +90,7 @@ class AdaptedPolicy(Policy):
         twin = copy.copy(self)  # one network, two views of it
         twin.adapter = REFERENCE
         self._settle()
-        twin.take(self.own())
+        twin.load_tensors(self.trainable_tensors())
         return twin
 
     def weights(self, state: Mapping[str, Tensor] | None = None) -> Iterator[tuple[str, Tensor]]:
@@ -213,7 +213,7 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
         )
     policy = AdaptedPolicy(base, config)
     try:
-        policy.take({name.removeprefix(ON_DISK): x for name, x in tensors.items()})
+        policy.load_tensors({name.removeprefix(ON_DISK): x for name, x in tensors.items()})
     except ValueError as error:
         raise UserError(f"the adapter in {str(folder)!r} does not fit its base: {error}") from error
     return policy

@@ -155,18 +155,18 @@ class Policy(TokenizerMixin, nn.Module):
         """Whether it is another policy's network with another adapter in force."""
         return False
 
-    def own(self) -> dict[str, nn.Parameter]:
+    def trainable_tensors(self) -> dict[str, nn.Parameter]:
         """What a frozen copy has for itself: every parameter by name, or those of an adapter."""
         return dict(self.named_parameters())
 
     @torch.no_grad()
-    def take(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Become the policy whose `own` tensors these are.
 
         Raises:
             ValueError: other names or shapes.
         """
-        own = self.own()
+        own = self.trainable_tensors()
         if differ := sorted(own.keys() ^ tensors.keys()):
             raise ValueError(f"{differ[0]} is on one side only")
         for name, x in own.items():

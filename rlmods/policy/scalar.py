@@ -34,7 +34,7 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def find(source: str | Path) -> tuple[str, dict[str, Any]]:
-    """Where the files of a scalar model are, and its `facts` as far as they can be read without loading it (not on the hub).
+    """Where the files of a scalar model are, and its `metadata` as far as they can be read without loading it (not on the hub).
 
     `source` is a run directory (its `export/` is meant), a directory, or a hub name.
 
@@ -66,7 +66,7 @@ def pool(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], how: str) -> Float[
 class ScalarModel(TokenizerMixin, nn.Module):
     """One number at every token: `head(hidden_t)`, which has read the tokens up to t and nothing after them.
 
-    On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`facts`:
+    On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`metadata`:
     how they are pooled, an offset) is kept in the same `config.json`. Dropout is off, as in a `Policy`. Where the policy pads with its
     end-of-text token, another special token takes that place, as transformers' own forward scores the last token that is no padding; a
     tokenizer without another one leaves that forward a token short.
@@ -90,7 +90,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
         return device_of(self)
 
     @property
-    def facts(self) -> dict[str, Any]:
+    def metadata(self) -> dict[str, Any]:
         """What the numbers mean: plain values, kept in config.json."""
         if not hasattr(self.model.config, "rlmods"):
             self.model.config.rlmods = {}

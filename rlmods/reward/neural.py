@@ -112,5 +112,5 @@ class Neural(Trained):
         numbers = network.grade(rows, self.token_budget)
         lengths = torch.tensor([len(response) for _, response in rows])
         mask = torch.arange(numbers.shape[1]) < lengths[:, None]
-        scores = pool(numbers, mask, network.facts.get("pooling", "last")) - network.facts.get("offset", 0.0)
+        scores = pool(numbers, mask, network.metadata.get("pooling", "last")) - network.metadata.get("offset", 0.0)
         return [score if length else None for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)]

@@ -50,7 +50,7 @@ def stack(
 def scored(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
     """Pooled numbers of each response [P, K], without the offset; 0 where there is none."""
     numbers, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
-    return pool(numbers, mask, network.facts.get("pooling", "last")).view(rows.rank.shape)
+    return pool(numbers, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
 
 
 def mismatched(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:

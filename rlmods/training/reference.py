@@ -55,10 +55,12 @@ class Reference:
         """Become the learner's policy where a round of `every` iterations has ended: before the first batch of the next one, so that what
         is measured at the end of a round is still measured from where the round began."""
         if self.moves and learner.iteration > 0 and learner.iteration % self.every == 0:
-            self().take(learner.policy.own())
+            self().load_tensors(learner.policy.trainable_tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"origin": self.origin} | ({"weights": to_full({n: x.detach() for n, x in self().own().items()})} if self.moves else {})
+        return {"origin": self.origin} | (
+            {"weights": to_full({n: x.detach() for n, x in self().trainable_tensors().items()})} if self.moves else {}
+        )
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """
@@ -66,6 +68,6 @@ class Reference:
             UserError: the policy that training starts from is another one than it was.
         """
         if self.moves:
-            self().take(state["weights"])
+            self().load_tensors(state["weights"])
         elif self.origin is not None and state.get("origin", self.origin) != self.origin:
             raise UserError("the reference is where training began, and policy= is not that any more: give the policy as it was then")

@@ -94,7 +94,7 @@ class Refresh:
         for parameter in network.parameters():
             parameter.grad = None
         broadcast_parameters(network)
-        network.facts["offset"] = self.reading(network, fresh)[2]
+        network.metadata["offset"] = self.reading(network, fresh)[2]
         return {"pairs": num_pairs, "pair_accuracy": agreed / max(1.0, num_pairs), "loss": sum(losses) / len(losses)}
 
     @torch.no_grad()
@@ -124,13 +124,13 @@ class Refresh:
     def state_dict(self) -> dict[str, Any]:
         found = {"history": [asdict(row) for row in self.history], "trained": self.trained}
         weights = [network.state_dict() for network in self.networks()] if self.trained else []
-        return found | {"networks": weights, "offsets": [network.facts["offset"] for network in self.networks()] if self.trained else []}
+        return found | {"networks": weights, "offsets": [network.metadata["offset"] for network in self.networks()] if self.trained else []}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.history, self.trained = [Prompt(**row) for row in state["history"]], state["trained"]
         for network, weights, offset in zip(self.networks() if self.trained else (), state["networks"], state["offsets"], strict=True):
             network.load_state_dict(weights)
-            network.facts["offset"] = offset
+            network.metadata["offset"] = offset
 
     def share(self) -> list[dict[str, Any]]:
         """Rankings that wait for the end of the round."""

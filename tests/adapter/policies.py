@@ -25,7 +25,7 @@ def moved(made: Any, by: float = 0.1, seed: int = 0) -> Any:
     """As if it had been trained: every tensor of the adapter is another one."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for x in made.own().values():
+        for x in made.trainable_tensors().values():
             x += by * torch.randn(x.shape, generator=generator)
     return made
 

@@ -44,16 +44,16 @@ class TestStart:
         assert {name for name, x in made.named_parameters() if x.requires_grad} == {
             name for name, _ in made.named_parameters() if ".lora_A.default." in name or ".lora_B.default." in name
         }
-        assert len(made.own()) == 2 * 2 * layers
-        assert not any("lm_head" in name for name in made.own())
+        assert len(made.trainable_tensors()) == 2 * 2 * layers
+        assert not any("lm_head" in name for name in made.trainable_tensors())
 
     def test_targets(self) -> None:
-        assert {name.split(".")[-3] for name in lora(targets=["q_proj", "v_proj"]).own()} == {"q_proj", "v_proj"}
+        assert {name.split(".")[-3] for name in lora(targets=["q_proj", "v_proj"]).trainable_tensors()} == {"q_proj", "v_proj"}
 
     @pytest.mark.parametrize(("rslora", "scale"), [(False, 2.0), (True, 4.0)])
     def test_scale(self, rslora: bool, scale: float) -> None:
         made = lora(alpha=8, rslora=rslora)
-        own = moved(made).own()
+        own = moved(made).trainable_tensors()
         name = "model.layers.0.mlp.up_proj"
         want = base().model.model.layers[0].mlp.up_proj.weight + scale * own[f"{name}.lora_B.weight"] @ own[f"{name}.lora_A.weight"]
         torch.testing.assert_close(dict(made.weights())[f"{name}.weight"], want)
@@ -61,10 +61,10 @@ class TestStart:
     def test_is_float32_whatever_lies_under_it(self) -> None:
         under = base()
         made = lora(on=type(under)(under.model.to(torch.bfloat16), under.tokenizer))
-        assert {x.dtype for x in made.own().values()} == {torch.float32}
+        assert {x.dtype for x in made.trainable_tensors().values()} == {torch.float32}
         assert made.model.lm_head.weight.dtype == torch.bfloat16
         assert {x.dtype for _, x in made.weights()} == {torch.bfloat16}
-        assert {x.dtype for x in made.frozen_copy().own().values()} == {torch.float32}
+        assert {x.dtype for x in made.frozen_copy().trainable_tensors().values()} == {torch.float32}
 
     @pytest.mark.parametrize(
         ("settings", "says"),
@@ -143,12 +143,12 @@ class TestReference:
     def test_is_never_trained_and_trains_nothing(self) -> None:
         made = lora()
         reference, trained = made.frozen_copy(), {name for name, x in made.named_parameters() if x.requires_grad}
-        assert not any(x.requires_grad for x in reference.own().values())
-        assert len(trained) == len(made.own())
+        assert not any(x.requires_grad for x in reference.trainable_tensors().values())
+        assert len(trained) == len(made.trainable_tensors())
         assert not reference(*rows()).logprobs.requires_grad
         assert {name for name, x in made.named_parameters() if x.requires_grad} == trained
         made(*rows()).logprobs.sum().backward()
-        assert all(x.grad is None for x in reference.own().values())
+        assert all(x.grad is None for x in reference.trainable_tensors().values())
 
     def test_speaks_only_while_it_is_asked(self) -> None:
         """Sampling goes through `model`, which is the policy's again, also after a forward that failed."""
@@ -168,17 +168,17 @@ class TestReference:
         before = sum(x.numel() for x in made.parameters())
         reference = made.frozen_copy()
         assert reference.model is made.model
-        assert sum(x.numel() for x in made.parameters()) - before == sum(x.numel() for x in made.own().values())
+        assert sum(x.numel() for x in made.parameters()) - before == sum(x.numel() for x in made.trainable_tensors().values())
 
     @pytest.mark.parametrize("settings", [{}, WHOLE], ids=["lora", "modules_to_save"])
     def test_takes_over_what_it_is_given(self, settings: dict[str, Any]) -> None:
         made = lora(**settings)
         reference = made.frozen_copy()
-        reference.take(moved(made).own())
+        reference.load_tensors(moved(made).trainable_tensors())
         assert torch.equal(logprobs(reference), logprobs(made))
         assert not torch.allclose(logprobs(made), logprobs(base()))
         with pytest.raises(ValueError, match="on one side only"):
-            reference.take({})
+            reference.load_tensors({})
 
 
 class TestGradient:
@@ -190,7 +190,7 @@ class TestGradient:
         made(*rows()).logprobs.sum().backward()
         assert len(calls) == 1 + checkpointing
         assert all((x.grad is not None) == x.requires_grad for x in made.parameters())
-        return {name: x.grad for name, x in made.own().items() if x.grad is not None}
+        return {name: x.grad for name, x in made.trainable_tensors().items() if x.grad is not None}
 
     def test_reaches_every_layer_and_checkpointing_changes_nothing(self) -> None:
         plain = self.gradients(False)
@@ -207,7 +207,7 @@ class TestGradient:
         whole.model.load_state_dict(dict(made.weights()))
         whole(*rows()).logprobs.sum().backward()
         gradient = whole.model.get_submodule(name).weight.grad
-        a, b = made.own()[f"{name}.lora_A.weight"], made.own()[f"{name}.lora_B.weight"]
+        a, b = made.trainable_tensors()[f"{name}.lora_A.weight"], made.trainable_tensors()[f"{name}.lora_B.weight"]
         torch.testing.assert_close(b.grad, 8.0 * gradient @ a.detach().T, rtol=1e-3, atol=1e-4)
         torch.testing.assert_close(a.grad, 8.0 * b.detach().T @ gradient, rtol=1e-3, atol=1e-4)
 
@@ -239,7 +239,7 @@ class TestExport:
     @pytest.mark.parametrize("kind", ["qwen3", "mixtral", "olmoe"])
     def test_of_a_mixture_the_experts_stay(self, kind: str, tmp_path: Path) -> None:
         made = moved(LoRA(rank=2)(mixture(kind)))
-        assert not any("expert" in name for name in made.own())
+        assert not any("expert" in name for name in made.trainable_tensors())
         made.export(tmp_path)
         torch.testing.assert_close(logprobs(load(tmp_path)), logprobs(made), rtol=0, atol=1e-5)
 
@@ -256,7 +256,7 @@ class TestExport:
         assert before.keys() == made.state_dict().keys()
         assert all(torch.equal(x, before[name]) for name, x in made.state_dict().items())
         assert torch.equal(logprobs(made), said)
-        assert sum(x.requires_grad for x in made.parameters()) == len(made.own())
+        assert sum(x.requires_grad for x in made.parameters()) == len(made.trainable_tensors())
 
     def test_keeps_what_belongs_to_a_model(self, tmp_path: Path) -> None:
         under = base()
@@ -277,7 +277,7 @@ class TestExport:
         weights, want = dict(made.weights()), base(kind).model.state_dict()
         assert list(weights) == list(want)
         changed = {name for name, x in weights.items() if not torch.equal(x, want[name])}
-        assert len(changed) == len(made.own()) // 2
+        assert len(changed) == len(made.trainable_tensors()) // 2
         state = {name: x.clone() for name, x in made.model.state_dict().items()}
         assert all(torch.equal(x, weights[name]) for name, x in made.weights(state))
 
@@ -315,7 +315,7 @@ class TestWhereItStarts:
     def test_from_a_run_a_new_one_on_what_it_exported(self, trained: Path) -> None:
         made: Any = LoRA(rank=4)(HuggingFace(name=str(trained))())
         assert torch.equal(logprobs(made), logprobs(load(trained / "export")))
-        assert all(bool((x == 0).all()) for name, x in made.own().items() if "lora_B" in name)
+        assert all(bool((x == 0).all()) for name, x in made.trainable_tensors().items() if "lora_B" in name)
 
     def test_without_an_adapter_it_is_merged(self, trained: Path) -> None:
         made = NoAdapter()(HuggingFace(name=str(trained / "export" / "adapter"))())
@@ -328,7 +328,7 @@ class TestWhereItStarts:
         made = moved(lora(**settings))
         want = {name: x.clone() for name, x in made.weights()}
         whole = made.merged()
-        assert whole.own().keys() == base().own().keys()
+        assert whole.trainable_tensors().keys() == base().trainable_tensors().keys()
         assert all(torch.equal(x, want[name]) for name, x in whole.model.state_dict().items())
         assert whole.dropout == base().dropout
 

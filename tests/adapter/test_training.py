@@ -45,7 +45,7 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
 
 
 def values(made: Any) -> dict[str, torch.Tensor]:
-    return {name: x.detach().clone() for name, x in made.policy.own().items()}
+    return {name: x.detach().clone() for name, x in made.policy.trainable_tensors().items()}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -89,7 +89,7 @@ class TestReference:
         assert torch.equal(made.score(batch, made.reference()).logprobs, first)
         assert not torch.allclose(made.score(batch, made.policy).logprobs, first, atol=1e-3)
         ids = {id(x) for group in made.optimizers().param_groups for x in group["params"]}
-        assert not any(x.requires_grad or id(x) in ids for x in made.reference().own().values())
+        assert not any(x.requires_grad or id(x) in ids for x in made.reference().trainable_tensors().values())
 
     def test_follows_in_rounds(self) -> None:
         """The distance that the penalty measures starts anew."""

@@ -149,7 +149,7 @@ class TestTraining:
         made = model(batch=Batch(prompts=4))
         fit(made, 3, splits=replace(SPLITS, train=RAGGED, val=[]))
         made.export(tmp_path / "export")
-        assert ScalarModel.load(tmp_path).facts == {"kind": "process"}
+        assert ScalarModel.load(tmp_path).metadata == {"kind": "process"}
         assert "policy" not in "".join(made.state_dict())
         rows = made.rows(RAGGED)
         want = made.scalar(rows.tokens).sigmoid()[rows.mask].tolist()

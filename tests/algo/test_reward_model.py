@@ -186,22 +186,22 @@ class TestExport:
         again = ScalarModel.load(tmp_path)
         rows = made.rows(RAGGED)
         assert torch.equal(again(rows.tokens.flatten(0, 1)), made.scalar(rows.tokens.flatten(0, 1)))
-        assert again.facts == made.scalar.facts
-        assert again.facts.keys() == {"kind", "pooling", "offset"}
-        assert (again.facts["kind"], again.facts["pooling"]) == ("reward", "mean")
+        assert again.metadata == made.scalar.metadata
+        assert again.metadata.keys() == {"kind", "pooling", "offset"}
+        assert (again.metadata["kind"], again.metadata["pooling"]) == ("reward", "mean")
 
     @pytest.mark.parametrize("zero_mean", [True, False])
     def test_the_offset_is_the_mean_score_of_the_held_out_responses(self, tmp_path: Path, zero_mean: bool) -> None:
         made = self.export(tmp_path, zero_mean=zero_mean)
         scores = made.scores(made.rows(DIGITS)).mean().item()
         assert abs(scores) > 1e-3
-        assert made.scalar.facts["offset"] == pytest.approx(scores if zero_mean else 0.0, abs=1e-5)
+        assert made.scalar.metadata["offset"] == pytest.approx(scores if zero_mean else 0.0, abs=1e-5)
 
     def test_a_reward_reads_the_same_scores(self, tmp_path: Path) -> None:
         made = self.export(tmp_path)
         rows = made.rows(DIGITS)
         responses = [Response(prompt=p, text=p.meta["candidates"][0]) for p in DIGITS]
-        want = made.scores(rows)[:, 0] - made.scalar.facts["offset"]
+        want = made.scores(rows)[:, 0] - made.scalar.metadata["offset"]
         torch.testing.assert_close(torch.tensor(Neural(str(tmp_path))(responses).values), want, rtol=0, atol=1e-5)
 
     def test_a_policy_is_no_reward_model(self, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def saved(folder, *, pooling="last", seed=0):
     torch.manual_seed(seed)
     model = ScalarModel.from_policy(Tiny(pretrained=False, hidden_size=32, num_layers=2)())
     torch.nn.init.normal_(model.model.score.weight)
-    model.facts["pooling"] = pooling
+    model.metadata["pooling"] = pooling
     model.export(folder)
     return ScalarModel.load(folder)
 

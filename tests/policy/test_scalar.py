@@ -223,13 +223,13 @@ class TestExport:
     def test_what_is_loaded_says_the_same_to_the_last_bit(self, kind: str, tmp_path: Path) -> None:
         made = scalar(kind, **(PDROP if kind == "gpt2" else {}))
         facts = {"kind": "reward", "pooling": "mean", "offset": 0.1 + 0.2}
-        made.facts.update(facts)
+        made.metadata.update(facts)
         made.export(tmp_path / "run" / "export")
         row = texts()[1][None]
         for source in (tmp_path / "run", tmp_path / "run" / "export", str(tmp_path / "run")):
             again = ScalarModel.load(source)
             assert torch.equal(again(row), made(row))
-            assert again.facts == facts
+            assert again.metadata == facts
             assert not again.training
             assert not any(p.requires_grad for p in again.parameters())
         assert find(tmp_path / "run") == (str(tmp_path / "run" / "export"), facts)
@@ -269,7 +269,7 @@ class TestExport:
         torch.testing.assert_close(again(input_ids=ended).logits[:, 0], want)
 
     def test_facts_of_a_model_that_has_none(self) -> None:
-        assert scalar().facts == {}
+        assert scalar().metadata == {}
 
 
 @pytest.fixture(scope="module")

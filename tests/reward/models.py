@@ -17,7 +17,7 @@ def save(run: Path, seed: int = 0, tokenizer: Any = None, **facts: Any) -> str:
     """A run directory with a reward model in it."""
     made = ScalarModel.from_policy(reader(tokenizer))
     made.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(seed))
-    made.facts.update(facts)
+    made.metadata.update(facts)
     made.export(run / "export")
     return str(run)
 

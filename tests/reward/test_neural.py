@@ -49,7 +49,7 @@ def by_hand(source: str, response: Response) -> float:
     prompt, ids = model.tokenizer(response.prompt.text)["input_ids"], model.tokenizer(response.text)["input_ids"]
     ids = ids + [model.tokenizer.eos_token_id] * (response.finish == "stop")
     numbers = model(torch.tensor([prompt + ids]))[0, len(prompt) :]
-    return float(POOLS[model.facts.get("pooling", "last")](numbers)) - float(model.facts.get("offset", 0.0))
+    return float(POOLS[model.metadata.get("pooling", "last")](numbers)) - float(model.metadata.get("offset", 0.0))
 
 
 class TestEnsemble:

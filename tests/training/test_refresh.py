@@ -100,7 +100,7 @@ class TestRefresh:
         rows = [(network.encode(r.prompt), network.encode_response(r.text)) for group in groups(*QUESTIONS) for r in group]
         numbers = network.grade(rows)
         last = torch.tensor([row[~row.isnan()][-1] for row in numbers])
-        assert abs(float(last.mean()) - network.facts["offset"]) < 1e-5
+        assert abs(float(last.mean()) - network.metadata["offset"]) < 1e-5
 
     def test_a_tenth_is_older(self) -> None:
         kept = refresh(scalar(), epochs=1)
@@ -165,7 +165,7 @@ class TestRefresh:
         other.load_state_dict(kept.state_dict())
         other.load_rank_states([kept.share()], rank=0, num_ranks=1)
         assert (other.fresh, other.history) == (kept.fresh, kept.history)
-        assert networks[0].facts["offset"] == networks[1].facts["offset"] != 0
+        assert networks[0].metadata["offset"] == networks[1].metadata["offset"] != 0
         assert run(kept, seed=3) == run(other, seed=3)
         assert all(torch.equal(a, b) for a, b in zip(*(n.parameters() for n in networks), strict=True))
 
@@ -207,4 +207,4 @@ class TestIterativeGRPO:
         again = ScalarModel.load(tmp_path / "export" / "reward_model")
         now = made.refresh.networks()[0]
         assert all(torch.equal(x, now.state_dict()[name]) for name, x in again.state_dict().items())
-        assert again.facts["offset"] == now.facts["offset"] != 0
+        assert again.metadata["offset"] == now.metadata["offset"] != 0
