@@ -1,7 +1,7 @@
-"""Pure functions that the parts share. N responses, T token slots.
+"""Pure functions shared by the parts. N responses, T token slots.
 
-Masked slots may hold anything (NaN, inf, 1e6). They are replaced with `torch.where` before any arithmetic, never multiplied by 0 after it:
-0 * NaN is NaN, in the value and once more in the gradient.
+Masked slots may hold any value (NaN, inf, 1e6). They are replaced with `torch.where` before any arithmetic, never multiplied by 0 after
+it: 0 * NaN is NaN, in the value and in the gradient.
 """
 
 from __future__ import annotations
@@ -12,35 +12,35 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 FLAT = 2e-6
-"""Scores of a group that differ by at most this share of the larger are equal: about 16 roundings of float32."""
+"""Relative difference up to which the scores of a group count as equal: about 16 roundings of float32."""
 
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf there."""
 
 
 def masked_sum(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
-    """Sum over each row's true slots."""
+    """Return the sum over each row's true slots."""
     return torch.where(mask, x, 0.0).sum(1)
 
 
 def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
-    """Mean over each row's true slots; 0 for a row without any."""
+    """Return the mean over each row's true slots; 0 for a row without any."""
     return masked_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
 def importance(log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
-    """r = pi / pi_old per token; 1 in masked slots."""
+    """Return r = pi / pi_old per token; 1 in masked slots."""
     return torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT).exp()
 
 
 def group_reduce(x: Float[Tensor, " N"], group: Int[Tensor, " N"], how: str) -> Float[Tensor, " N"]:
-    """`how` ("sum", "amax", "amin") over the rows of equal id, handed back to each of them."""
+    """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the result on every row of the group."""
     ids, index = torch.unique(group, return_inverse=True)
     return x.new_zeros(len(ids)).scatter_reduce(0, index, x, how, include_self=False)[index]
 
 
 def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
-    """True on the rows of groups whose scored members all have the same score (one or none of them does): nothing to compare."""
+    """Return True on the rows of groups whose scored members all have the same score, among them groups with one or no scored member."""
     high = group_reduce(torch.where(scored, score, -torch.inf), group, "amax")
     low = group_reduce(torch.where(scored, score, torch.inf), group, "amin")
     return high - low <= FLAT * torch.maximum(high.abs(), low.abs())
@@ -49,9 +49,10 @@ def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group
 def deviation(
     rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"]
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
-    """R_i - mean(R over i's group), and how many members of the group have a score.
+    """Return R_i - mean(R over the group of i), and the number of scored members of the group.
 
-    R_i is the sum of a row's rewards. A row without a true slot is unscored: it leaves the mean and gets 0. Exactly 0 in flat groups."""
+    R_i is the sum of a row's rewards. A row without a true slot is unscored: it is left out of the mean and gets 0. The result is exactly 0
+    in groups of equal scores."""
     score, scored = masked_sum(rewards, mask), mask.any(1)
     count = group_reduce(scored.to(score.dtype), group, "sum")
     centred = score - group_reduce(torch.where(scored, score, 0.0), group, "sum") / count.clamp(min=1)
@@ -59,28 +60,28 @@ def deviation(
 
 
 def spread(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
-    """A row's number on each of its true slots, 0 elsewhere."""
+    """Return a row's value on each of its true slots, 0 elsewhere."""
     return torch.where(mask, x[:, None], 0.0)
 
 
 def rewards_to_go(rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float = 1.0) -> Float[Tensor, "N T"]:
-    """G_t = r_t + gamma G_{t+1} over each row's true slots, stepping over the others; 0 elsewhere."""
-    found, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
+    """Return G_t = r_t + gamma G_{t+1} over each row's true slots, skipping the others; 0 elsewhere."""
+    returns, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
         later = torch.where(mask[:, t], rewards[:, t] + gamma * later, later)
-        found[:, t] = torch.where(mask[:, t], later, 0.0)
-    return found
+        returns[:, t] = torch.where(mask[:, t], later, 0.0)
+    return returns
 
 
 def whiten(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], eps: float = 1e-8) -> Float[Tensor, "N T"]:
-    """(x - mean) / sqrt(var + eps) over the true slots of all ranks, population variance; 0 elsewhere. A single slot becomes 0."""
+    """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all ranks; 0 elsewhere and for a single slot."""
     count = across_ranks(mask.sum()).clamp(min=1)
     centred = torch.where(mask, x - across_ranks(masked_sum(x, mask).sum()) / count, 0.0)
     return centred * (across_ranks(centred.square().sum()) / count + eps).rsqrt()
 
 
 def across_ranks(x: Tensor) -> Tensor:
-    """Sum over all ranks; x itself where there is one."""
+    """Return the sum of `x` over all ranks."""
     if dist.is_available() and dist.is_initialized():
         x = x.clone()
         dist.all_reduce(x)
@@ -88,7 +89,7 @@ def across_ranks(x: Tensor) -> Tensor:
 
 
 def pack(lengths: Int[Tensor, " N"], budget: int) -> list[Tensor]:
-    """Row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a row longer than that goes alone."""
+    """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a longer row has its own chunk."""
     order = lengths.argsort(descending=True, stable=True)
     counts: list[int] = []
     longest = 0

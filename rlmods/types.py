@@ -1,6 +1,6 @@
-"""The records, in the order in which they flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
+"""Records, in the order of the data flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
 
-Shapes: N responses, T token slots (prompt, response and right padding), G responses a prompt.
+Shapes: N responses, T token slots (prompt, response and right padding), G responses to each prompt.
 """
 
 from __future__ import annotations
@@ -18,64 +18,78 @@ Finish = Literal["stop", "length"]
 
 
 class UserError(Exception):
-    """A mistake of the user's. The command line prints its one line (what, where, what to type instead) and no traceback."""
+    """An error caused by user input. The command line prints its message (what is wrong, what to type instead) without a traceback."""
+
+
+def objective(default: Any) -> Any:
+    """Return a dataclass field of settings that change what is optimised: a run that departs from the recipe in it is labelled so."""
+    return field(default=default, metadata={"objective": True})
+
+
+def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
+    """Check the fields of a configuration group's part. A rule is, by field: whether the value is valid, and the valid values in words.
+
+    Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
+    for name, (valid, words) in rules.items():
+        if not valid:
+            raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """One question."""
+    """A prompt of the data set."""
 
     id: str
-    """Stable and unique in its data set; with the seed it decides what is sampled, so resuming needs no generator state."""
+    """Stable and unique within its data set. With the seed it determines what is sampled, so resuming needs no generator state."""
     text: str | None = None
-    """Plain text, given to the model as it is. Exactly one of `text` and `messages` is set."""
+    """Plain text, passed to the model unchanged. Exactly one of `text` and `messages` is set."""
     messages: Sequence[Mapping[str, str]] | None = None
-    """Chat turns, `{"role": ..., "content": ...}`; the tokenizer's chat template writes them out."""
+    """Chat turns, `{"role": ..., "content": ...}`, rendered with the tokenizer's chat template."""
     answer: str | None = None
-    """The gold answer, or None where the data has none."""
+    """Gold answer; None if the data has none."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """Every other column of the data set."""
+    """All other columns of the data set."""
     time: int = 0
-    """How often the data was passed before it is asked this time: another time, other samples."""
+    """Number of completed passes over the data. It enters the sampling seed, so each pass draws different samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What one rollout said to one prompt."""
+    """One sampled response to a prompt."""
 
     prompt: Prompt
     prompt_tokens: Sequence[int] = ()
-    """Ids the model was given."""
+    """Token ids of the prompt as given to the model."""
     tokens: Sequence[int] = ()
-    """Ids that were sampled, EOS included. These ids are the ids in the loss: never decoded and encoded again."""
+    """Sampled token ids, EOS included. The loss uses these ids; they are never decoded and encoded again."""
     behavior_logprobs: Sequence[float] = ()
-    """Natural log-probability of each of `tokens` under the distribution it was drawn from (temperature and truncation included)."""
+    """Natural log-probability of each token under the distribution it was drawn from (temperature and truncation included)."""
     text: str = ""
-    """`tokens` decoded, without EOS and other special tokens that only the machine reads."""
+    """Decoded `tokens`, without EOS and other special tokens."""
     finish: Finish = "stop"
-    """"stop": an EOS token or a stop string ended it. "length": it was cut off by the token limit (truncated)."""
+    """"stop": ended by an EOS token or a stop string. "length": truncated by the token limit."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`sample`: index among the prompt's G responses; `iteration`: of the policy that sampled it."""
+    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scores(Sequence[float | None]):
-    """What a reward says of N responses: itself a sequence of N totals, None where it abstains."""
+    """Rewards of N responses. Behaves as a sequence of the N totals, None where the reward abstains."""
 
     values: Sequence[float | None]
-    """The reward that is trained on, one a response. None: unscored, which is not 0: the row leaves baseline and loss."""
+    """Reward of each response. None (unscored) is not 0: the row is left out of the baseline and of the loss."""
     correct: Sequence[bool | None] | None = None
-    """Unshaped correctness, where the reward knows it: what accuracy and dynamic sampling read."""
+    """Unshaped correctness, if the reward knows it. Used for accuracy and by dynamic sampling."""
     monitored: bool = False
-    """`correct` is logged and decides nothing: nobody is paid for it, so sampling goes by `values`."""
+    """`correct` is logged only; sampling filters use `values`."""
     terms: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
-    """Each term's own score before weighting, by name."""
+    """Score of each term before weighting, by name."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """Events among these N that are neither right nor wrong: `<term>/timeouts`, `<term>/errors`."""
+    """Number of grading failures: `<term>/timeouts`, `<term>/errors`."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """More columns for the sample log, N long each."""
+    """Additional columns of the sample log, N values each."""
     tokens: Sequence[Sequence[float | None]] | None = None
-    """Rewards by response token, where the reward gives them; `values` are then their sums. None on a token that ends no step."""
+    """Reward of each response token, for rewards by step; `values` are their sums. None on tokens that end no step."""
 
     @overload
     def __getitem__(self, index: int) -> float | None: ...
@@ -92,19 +106,20 @@ R = TypeVar("R", bound="Rows")
 
 
 class Rows:
-    """Tensors of equal length N in the fields of a frozen dataclass."""
+    """Base of frozen dataclasses whose fields are tensors of equal length N."""
 
     __slots__ = ()
 
     def select(self: R, rows: Tensor) -> R:
-        """The given rows, by index [n] or by bool mask [N]."""
+        """Return the rows selected by an index [n] or a bool mask [N]."""
         return self._map(lambda x: x[rows])
 
     def to(self: R, device: torch.device | str) -> R:
+        """Move all tensors to a device."""
         return self._map(lambda x: x.to(device))
 
     def tensors(self) -> dict[str, Tensor | None]:
-        """By field name: the plain form that checkpoints hold."""
+        """Return the tensors by field name, the form stored in checkpoints."""
         return {f.name: getattr(self, f.name) for f in fields(self)}  # type: ignore[arg-type]
 
     def _map(self: R, change: Callable[[Tensor], Tensor]) -> R:
@@ -117,65 +132,66 @@ class Experience(Rows):
     """PolicyOutput responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
 
     tokens: Int[Tensor, "N T"]
-    """Prompt, response, then padding ids (which are never looked at)."""
+    """Prompt, response, then padding ids (never read)."""
     mask: Bool[Tensor, "N T"]
-    """True on the tokens that carry loss: sampled ones, EOS included. Slots where it is False may hold garbage."""
+    """True on tokens with loss: the sampled ones, EOS included. Slots where it is False may hold any value."""
     lengths: Int[Tensor, " N"]
-    """Tokens of prompt and response together; what is to the right of it is padding."""
+    """Number of prompt and response tokens; columns from there on are padding."""
     rewards: Float[Tensor, "N T"]
-    """An outcome reward sits on the last sampled token."""
+    """Reward of each token. An outcome reward is on the last sampled token."""
     old_logprobs: Float[Tensor, "N T"]
-    """log pi_old by the trainer's own forward, with the parameters that sampled the row."""
+    """log pi_old, computed by the trainer with the parameters that sampled the row; NaN if not computed yet."""
     behavior_logprobs: Float[Tensor, "N T"]
-    """The sampler's log-probabilities; their distance from `old_logprobs` is always logged."""
+    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`."""
     advantages: Float[Tensor, "N T"]
-    version: Int[Tensor, " N"]
-    """Iteration of the policy that sampled the row: older than the current one for groups that waited in the pool."""
+    """Advantage of each token."""
+    policy_version: Int[Tensor, " N"]
+    """Iteration of the policy that sampled the row; older than the current one for buffered and replayed rows."""
     group: Int[Tensor, " N"]
-    """Id of the prompt occurrence a row answers; equal ids are one group, wherever the rows stand."""
+    """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any order."""
     ref_logprobs: Float[Tensor, "N T"] | None = None
-    """log pi_ref of the frozen reference; None where KL asks for none."""
+    """log pi_ref of the frozen reference; None without a reference."""
     values: Float[Tensor, "N T"] | None = None
-    """V(s_t), read at the token before t."""
+    """V(s_t), computed at the token before t."""
     returns: Float[Tensor, "N T"] | None = None
     """Regression target of the critic."""
     steps: Bool[Tensor, "N T"] | None = None
-    """True on the last token of each step that was graded; None where the reward is one number a response."""
-    routes: Int[Tensor, "N T L k"] | None = None
-    """Experts that each router chose at each token for `old_logprobs` (int16); -1: not scored yet. None of a dense policy."""
+    """True on the last token of each graded step; None if the reward is one number per response."""
+    routed_experts: Int[Tensor, "N T L k"] | None = None
+    """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
-    def sizes(self) -> Int[Tensor, " N"]:
-        """Tokens that a forward of the row alone takes."""
+    def forward_tokens(self) -> Int[Tensor, " N"]:
+        """Number of tokens in a forward of the row alone."""
         return self.lengths
 
     @property
-    def counts(self) -> Int[Tensor, " 2"]:
-        """Tokens and sequences that carry loss: this rank's share of `Totals`."""
+    def loss_counts(self) -> Int[Tensor, " 2"]:
+        """Number of tokens and of sequences with loss: this rank's summand of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(1).sum()])
 
     def trim(self) -> Experience:
-        """The same rows without the columns that are padding in all of them."""
+        """Return the rows without the columns that are padding in all of them."""
         width = int(self.lengths.max()) if len(self) else 0
         return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
     def without_loss(self) -> Experience:
-        """Same shapes, no loss: what a rank forwards while another still has work."""
+        """Return rows of the same shape with an empty mask."""
         return replace(self, mask=torch.zeros_like(self.mask))
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
-        """Rows of all parts, padded to the widest."""
+        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it."""
         width = max(part.tokens.shape[1] for part in parts)
 
         def join(name: str) -> Tensor | None:
             columns = [getattr(part, name) for part in parts]
             if any(x is None for x in columns):
                 return None
-            fill = -1 if name == "routes" else 0
+            fill = -1 if name == "routed_experts" else 0
             return torch.cat([x if x.ndim == 1 else pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1]), value=fill) for x in columns])
 
         joined: dict[str, Any] = {f.name: join(f.name) for f in fields(Experience)}
@@ -184,76 +200,76 @@ class Experience(Rows):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PreferenceBatch(Rows):
-    """K candidate responses to each of P prompts as tensors, right-padded: what losses on preferences consume.
+    """K candidate responses to each of P prompts as right-padded tensors, the input of preference and ranking losses.
 
-    A pair is K = 2, a ranking K > 2, a single response with a verdict (KTO) K = 1."""
+    K = 2 is a pair, K > 2 a ranking, K = 1 a single response with a label (KTO)."""
 
     tokens: Int[Tensor, "P K T"]
-    """Prompt, response, then padding ids (which are never looked at)."""
+    """Prompt, response, then padding ids (never read)."""
     mask: Bool[Tensor, "P K T"]
     """True on the tokens of the response, EOS included."""
     lengths: Int[Tensor, "P K"]
-    """Tokens of prompt and response together; 0 where a prompt has fewer than K candidates."""
+    """Number of prompt and response tokens; 0 for the missing candidates of a prompt with fewer than K."""
     rank: Int[Tensor, "P K"]
-    """0 is the best of its prompt, equal ranks are ties. K = 1: 0 desirable, 1 undesirable."""
+    """0 is the best response to the prompt; equal ranks are ties. For K = 1: 0 desirable, 1 undesirable."""
     margin: Float[Tensor, " P"] | None = None
-    """By how much the better one should win, in units of the score; None: no margin."""
+    """Margin by which the better response should win, in units of the score; None without margins."""
     ref_logprobs: Float[Tensor, "P K"] | None = None
-    """Log-probability of the whole response under the frozen reference, where it was computed before."""
+    """Log-probability of the whole response under the frozen reference; None without a reference."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
     def present(self) -> Bool[Tensor, "P K"]:
-        """Where there is a candidate."""
+        """True for candidates that exist."""
         return self.lengths > 0
 
     @property
-    def sizes(self) -> Int[Tensor, " P"]:
-        """Tokens that a forward of the prompt's candidates takes."""
+    def forward_tokens(self) -> Int[Tensor, " P"]:
+        """Number of tokens in a forward of the prompt's candidates."""
         return self.lengths.amax(1) * self.lengths.shape[1]
 
     @property
-    def counts(self) -> Int[Tensor, " 2"]:
-        """Response tokens, and prompts that have any: this rank's share of `Totals`."""
+    def loss_counts(self) -> Int[Tensor, " 2"]:
+        """Number of response tokens, and of prompts with any: this rank's summand of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
 
     def trim(self) -> PreferenceBatch:
-        """The same rows without the columns that are padding in all of them."""
+        """Return the rows without the columns that are padding in all of them."""
         width = int(self.lengths.max()) if len(self) else 0
         return replace(self, tokens=self.tokens[..., :width], mask=self.mask[..., :width])
 
     def without_loss(self) -> PreferenceBatch:
-        """Same shapes, no loss: what a rank forwards while another still has work."""
+        """Return rows of the same shape with an empty mask."""
         return replace(self, mask=torch.zeros_like(self.mask))
 
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What an advantage estimator returns."""
+    """Output of an advantage estimator."""
 
     advantages: Float[Tensor, "N T"]
-    """0 where the mask is False."""
+    """Advantage of each token; 0 where the mask is False."""
     returns: Float[Tensor, "N T"] | None = None
-    """The critic's target, from estimators that use a critic."""
+    """Regression target of the critic; None from estimators without a critic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """What a ratio policy returns."""
+    """Output of a ratio policy."""
 
     objective: Float[Tensor, "N T"]
-    """Maximised."""
+    """Objective of each token, to be maximised."""
     clipped: Bool[Tensor, "N T"]
-    """Where clipping decided the objective (and so took the gradient away), before anything is averaged."""
+    """True where clipping determined the objective and removed the gradient, before any averaging."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Denominators of one optimizer step, over all its microbatches on all ranks. At least 1 each."""
+    """Loss denominators of one optimizer step, summed over all its microbatches on all ranks. At least 1 each."""
 
     tokens: Tensor | float | int
-    """Tokens with a true mask."""
+    """Number of tokens with a true mask."""
     sequences: Tensor | float | int
-    """Responses with at least one such token."""
+    """Number of responses with at least one such token."""

@@ -1,4 +1,4 @@
-"""Algorithms: one LightningModule each."""
+"""Algorithms, one LightningModule each."""
 
 from rlmods.algo.cispo import CISPO
 from rlmods.algo.dapo import DAPO
@@ -8,8 +8,9 @@ from rlmods.algo.gmpo import GMPO
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.gspo import GSPO
 from rlmods.algo.iterative_grpo import IterativeGRPO
+from rlmods.algo.learner import Learner
 from rlmods.algo.online_dpo import OnlineDPO
-from rlmods.algo.policy_gradient import Batch, Learner, PolicyGradient
+from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
 from rlmods.algo.ppo import PPO, PPOKL
 from rlmods.algo.process_reward_model import ProcessRewardModel
 from rlmods.algo.reinforce import REINFORCE
@@ -20,6 +21,7 @@ from rlmods.algo.rft import RFT
 from rlmods.algo.rloo import RLOO
 from rlmods.algo.sapo import SAPO
 from rlmods.algo.sft import SFT
+from rlmods.training.batch import Batch
 
 __all__ = [
     "CISPO",
@@ -41,6 +43,7 @@ __all__ = [
     "Learner",
     "OnlineDPO",
     "PolicyGradient",
+    "PolicyGradientSettings",
     "ProcessRewardModel",
     "ReMax",
     "ReinforcePP",

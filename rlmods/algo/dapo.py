@@ -1,21 +1,12 @@
 """Decoupled clip and dynamic sampling policy optimisation."""
 
-from typing import ClassVar
-
 from rlmods.algo.policy_gradient import PolicyGradient
 
 
 class DAPO(PolicyGradient):
-    """GRPO that keeps exploring (arXiv 2503.14476, eq. 8): rare good tokens may rise further, groups that teach nothing are drawn again.
+    """GRPO with a higher upper clip bound, which keeps exploration, and without groups of equal rewards, which have no gradient
+    (arXiv:2503.14476, eq. 8).
 
-    `1/sum|y| sum_i sum_t min(r A, clip(r, 1-low, 1+high) A)` over groups with `0 < #correct < G`, low 0.2 < high 0.28, no KL; every
-    token weighs the same, and overlong answers are penalised softly before they are cut.
+    `1/sum|y| sum_i sum_t min(r A, clip(r, 1-low, 1+high) A)` over groups with `0 < #correct < G`, low 0.2 < high 0.28, no KL. Every token
+    has the same weight, and responses near the length limit get a soft penalty.
     """
-
-    recipe: ClassVar = {
-        "sampling": "dynamic",
-        "advantage": "group_norm",
-        "kl": "none",
-        "ratio": "clip_higher",
-        "aggregation": "token_mean",
-    }

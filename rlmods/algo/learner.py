@@ -1,51 +1,58 @@
-"""What every algorithm shares beside the optimizer step: the iteration count, logging and the checkpoint."""
+"""The base of all algorithms: iterations, logging and the checkpoint."""
 
 from __future__ import annotations
 
 import math
 import time
 import warnings
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+import lightning as L
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlmods.algo.optimizer_steps import OptimizerSteps
-from rlmods.distributed.collectives import all_gather
+from rlmods.distributed.collectives import Ranks, all_gather
+from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
 from rlmods.schedule import Schedule
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
-from rlmods.training.metrics import Meter, peak_memory_mb
-from rlmods.training.nonfinite import Nonfinite
+from rlmods.training.extensions.base import Extension
+from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.reference import Reference
-from rlmods.types import Prompt, UserError
+from rlmods.training.train_step import Microbatches, TrainStep
+from rlmods.types import Prompt, Totals, UserError
 
 
-class Learner(OptimizerSteps):
-    """One `training_step` is one iteration; a subclass says how it gets its rows and what their loss is.
+@dataclass(frozen=True)
+class NoSettings:
+    """Settings of an algorithm that has none."""
 
-    `iteration` counts completed iterations and is what schedules, seeds, checkpoints and the log go by. `optimizer_steps` counts
-    optimizer steps (Lightning's `global_step` does too, but overshoots inside a training step).
+
+class Learner(L.LightningModule):
+    """One `training_step` is one iteration on one batch of prompts.
+
+    The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines `rows` and `loss`. `PolicyGradient` samples
+    the responses that it trains on. `iteration` counts completed iterations; schedules, seeds, checkpoints and the log are keyed by it.
     """
 
     groups: ClassVar[tuple[str, ...]] = ("data", "policy", "adapter")
-    """Configuration groups this algorithm uses; overriding any other one is refused."""
-    recipe: ClassVar[dict[str, str]] = {}
-    """The paper's choice in each group; a run that differs is labelled so."""
+    """Configuration groups that the algorithm uses. Overriding any other group is an error."""
+    settings_type: ClassVar[type[Any]] = NoSettings
+    """Dataclass of the algorithm's own settings, `algo.*` in the configuration."""
     samples_responses: ClassVar[bool] = False
-    """Whether an iteration trains on `batch.samples` responses to each prompt; otherwise on rows of data."""
+    """True if an iteration trains on `batch.samples` sampled responses to each prompt, False if it trains on rows of data."""
     needs_columns: ClassVar[tuple[str, ...]] = ()
-    """What `prompt.meta` must hold in every training row: `response`, `candidates`, `steps`."""
+    """Keys of `prompt.meta` that every training row must have: `response`, `candidates` or `steps`."""
+    validation_column: ClassVar[str] = ""
+    """Key of `prompt.meta` that a held-out row needs for `measure`."""
 
     def __init__(
         self,
         *,
-        name: str,
         policy: Policy,
         rollout: Any = None,
         reward: Any = None,
@@ -54,163 +61,273 @@ class Learner(OptimizerSteps):
         batch: Batch,
         validation: Validation,
         validation_prompts: list[Prompt],
+        settings: Any = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.name, self.policy, self.rollout, self.reward = name, policy, rollout, reward
+        self.policy, self.rollout, self.reward = policy, rollout, reward
         self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
         self.validation, self.validation_prompts = validation, validation_prompts
-        self.reference = Reference()
-        self.iteration, self.optimizer_steps, self.response_tokens = 0, 0, 0
-        self.meter = Meter()
-        self.nonfinite = Nonfinite(batch.max_nonfinite)
-        self.seconds: Counter[str] = Counter()
-        self.stage, self.place = "start", 0
+        self.settings = self.settings_type() if settings is None else settings
+        self.reference: Reference | None = None
+        self.extensions: list[Extension] = []
+        self.ranks, self.meter = Ranks(self), Meter()
+        self.timer = PhaseTimer(lambda: self.notify("on_safe_point"))
+        self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget)
+        self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
+        self.iteration = 0
+        """Completed iterations."""
+        self.response_tokens = 0
+        """Response tokens since the run began, over all ranks."""
         self.samples: list[dict[str, Any]] = []
+        """Rows of the sample log of this iteration on this rank."""
 
-    # What a subclass says
+    # Defined by a subclass
+
+    def rows(self, prompts: Sequence[Prompt]) -> Any:
+        """Return the rows of these prompts as tensors, on the device."""
+        raise NotImplementedError(f"{type(self).__name__} does not define rows")
+
+    def loss(self, micro: Any, totals: Totals) -> Tensor:
+        """Return a microbatch's summand of the loss of the optimizer step."""
+        raise NotImplementedError(f"{type(self).__name__} does not define loss")
+
+    def measure(self, rows: Any) -> dict[str, float]:
+        """Return metrics of held-out rows of this rank, over all ranks."""
+        return {}
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        """Trained networks by name, the main one first."""
+        return {"policy": self.policy}
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:
-        """Rows that an iteration cuts into minibatches, by its prompts."""
+        """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
 
-    def held_out(self) -> dict[str, float]:
-        """Validation that needs no sampling."""
-        return {}
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        """Return one parameter group of the optimizer per network."""
+        return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
 
     def export(self, folder: Path) -> None:
-        """Write what was trained as a plain Hugging Face directory. For every rank; the first one writes."""
+        """Write what was trained as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
         self.policy.export(folder)
-
-    @property
-    def controllers(self) -> dict[str, Any]:
-        """Parts that change while training, by group."""
-        parts = {group: getattr(self, group, None) for group in self.groups}
-        return {group: part for group, part in parts.items() if hasattr(part, "on_iteration_end")}
 
     # The iteration
 
-    def on_fit_start(self) -> None:
-        self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
-        self.meter = Meter(self.device)
-        self.reference.to(self.device)
+    def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
+        """Train on the rows of one batch of prompts."""
+        rows = self.rows(prompts)
+        self.response_tokens += int(self.ranks.reduce(rows.loss_counts[0]))
+        self.train_on(rows)
+        self.end_iteration()
+
+    def train_on(self, rows: Any) -> None:
+        """Make epochs x minibatches optimizer steps on these rows."""
+        with self.timer("update"):
+            for network in self.networks.values():
+                network.train(getattr(network, "gradient_checkpointing", False))
+            for indices in self.minibatches(len(rows)):
+                self.train_step(rows.select(indices))
+            for network in self.networks.values():
+                network.eval()
+
+    def train_step(self, minibatch: Any) -> None:
+        """Make one optimizer step."""
+        self.step(minibatch, self.loss)
+
+    def minibatches(self, num_rows: int) -> list[Tensor]:
+        """Return the row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
+        orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
+        return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+
+    def generator(self, purpose: int) -> torch.Generator:
+        """Return a random generator that depends on seed, iteration and `purpose` alone."""
+        return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
+
+    def end_iteration(self) -> None:
+        """Sync the rollout, step the schedule, log, validate if due, and stop after the last iteration."""
+        for extension in self.extensions:
+            extension.before_iteration_end()
         if self.rollout is not None:
-            self.rollout.sync(self.policy, iteration=self.iteration)
-
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        self.reference.follow(self)
-
-    def on_train_start(self) -> None:
-        self.started = time.perf_counter()
-        if self.iteration == 0:
-            self.validate()
-        self.trainer.should_stop = self.iteration >= self.max_iterations
-
-    def finish_iteration(self) -> None:
-        """Count the iteration, step the schedule, log, validate when due, stop when done."""
-        if self.rollout is not None:
-            with self.timed("rollout"):
+            with self.timer("rollout"):
                 self.rollout.sync(self.policy, iteration=self.iteration + 1)
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have made no step
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have no optimizer step
             self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
-        metrics = self.meter.compute() | {"train/lr": lr} | {f"time/{k}_s": v for k, v in self.seconds.items()} | self.performance()
-        steering = {name: value for name, value in metrics.items() if math.isfinite(value)}  # or a coefficient would be NaN for ever
-        for controller in self.controllers.values():
-            controller.on_iteration_end(steering)
+        times = {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
+        metrics = self.meter.compute() | {"train/lr": lr} | times | self.performance()
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # a NaN would never leave a coefficient
+        for part in (*self.controllers.values(), *self.extensions):
+            part.on_iteration_end(finite)
         self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
-        self.meter, self.samples = Meter(self.device), []
-        self.seconds.clear()
-        done = self.iteration >= self.max_iterations
-        if done or self.validation.due(self.iteration):
+        self.meter.reset()
+        self.timer.seconds.clear()
+        self.samples = []
+        is_last = self.iteration >= self.max_iterations
+        if is_last or self.validation.due(self.iteration):
             self.validate()
-        self.trainer.should_stop = self.trainer.should_stop or done
-        self.started = time.perf_counter()
+        self.trainer.should_stop = self.trainer.should_stop or is_last
+        self.iteration_start = time.perf_counter()
 
     def validate(self) -> None:
-        """Grade the held-out prompts; nothing it draws touches training."""
+        """Evaluate the held-out prompts. Nothing that is sampled here affects training."""
         metrics, rows = dict[str, float](), list[dict[str, Any]]()
-        # The first one too, where no training step has opened the context.
-        with self.at("validation"), self.trainer.precision_plugin.forward_context():
+        # Before the first training step Lightning has not entered the precision context.
+        with self.timer.within("validation"), self.trainer.precision_plugin.forward_context():
             if self.rollout is not None:
-                metrics, rows = self.validation(self.policy, self.rollout, self.reward, self.validation_prompts, self)
-            metrics |= self.held_out()
+                evaluate = self.validation
+                metrics, rows = evaluate(self.policy, self.rollout, self.reward, self.validation_prompts, self.ranks, self.iteration)
+            metrics |= self.held_out_metrics()
         if metrics:
             self.log_row(metrics)
             self.notify("on_validation_metrics", metrics, rows)
 
+    @torch.no_grad()
+    def held_out_metrics(self) -> dict[str, float]:
+        """Return `measure` of the held-out prompts that have the `validation_column`. A rank without any takes part with an empty mask."""
+        prompts = [p for p in self.validation_prompts[: self.validation.max_prompts] if self.validation_column in p.meta]
+        if not prompts:
+            return {}
+        own = prompts[self.ranks.rank :: self.ranks.world_size]
+        return self.measure(self.rows(own) if own else self.rows(prompts[:1]).without_loss())
+
     def performance(self) -> dict[str, float]:
-        return {"perf/peak_memory_mb": peak_memory_mb(self.device), "time/iteration_s": time.perf_counter() - self.started}
+        """Return memory and time of the iteration."""
+        return {"perf/peak_memory_mb": peak_memory_mb(self.device), "time/iteration_s": time.perf_counter() - self.iteration_start}
 
     def log_row(self, metrics: dict[str, float]) -> None:
+        """Log metrics of the current iteration."""
         for logger in self.loggers:
             logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
-    @contextmanager
-    def timed(self, stage: str) -> Iterator[None]:
-        """Add the wall time of the block to `time/<stage>_s`."""
-        self.notify("on_safe_point")
-        start = time.perf_counter()
-        with self.at(stage):
-            yield
-        self.seconds[stage] += time.perf_counter() - start  # type: ignore[assignment]
+    def notify(self, hook: str, *args: Any) -> None:
+        """Call a hook on every callback that has it (`rlmods.callbacks.hooks`)."""
+        for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
+            if method := getattr(callback, hook, None):
+                method(self.trainer, self, *args)
 
-    @contextmanager
-    def at(self, stage: str) -> Iterator[None]:
-        """Where this rank is, for those who wait for it."""
-        before, self.stage, self.place = self.stage, stage, self.place + 1
-        yield
-        self.stage, self.place = before, self.place + 1
+    @property
+    def optimizer_steps(self) -> int:
+        """Optimizer steps since the run began. Lightning's `global_step` counts them too, but overshoots inside a training step."""
+        return self.step.num_steps
 
-    # The checkpoint
+    @property
+    def max_iterations(self) -> int:
+        """Length of the run."""
+        return int(self.trainer.max_iterations)  # type: ignore[attr-defined]
+
+    # Lightning hooks
+
+    def configure_model(self) -> None:
+        """Shard the networks, among them the reference, if the strategy shards. Lightning calls it before it creates the optimizer."""
+        strategy: Any = self.trainer.strategy
+        if hasattr(strategy, "shard"):
+            for network in (*self.networks.values(), *(self.reference.networks if self.reference else ())):
+                if not is_sharded(network):
+                    strategy.shard(network)
+
+    def configure_optimizers(self) -> Any:
+        optimizer = self.optimizer(self.parameter_groups())
+        schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: self.schedule(i, self.max_iterations))
+        return [optimizer], [schedule]
+
+    def on_fit_start(self) -> None:
+        self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
+        self.meter.reset(self.device)
+        if self.reference is not None:
+            self.reference.to(self.device)
+        for extension in self.extensions:
+            extension.on_fit_start()
+        if self.rollout is not None:
+            self.rollout.sync(self.policy, iteration=self.iteration)
+
+    def on_train_start(self) -> None:
+        self.iteration_start = time.perf_counter()
+        if self.iteration == 0:
+            self.validate()
+        self.trainer.should_stop = self.iteration >= self.max_iterations
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+        for extension in self.extensions:
+            extension.on_iteration_start()
+
+    def on_after_backward(self) -> None:
+        for extension in self.extensions:
+            extension.on_after_backward()
+
+    # Checkpoint
+
+    @property
+    def controllers(self) -> dict[str, Any]:
+        """Parts that change while training (`rlmods.protocols.Controller`), by group."""
+        parts = {group: getattr(self, group, None) for group in self.groups}
+        return {group: part for group, part in parts.items() if hasattr(part, "on_iteration_end")}
+
+    @property
+    def stateful(self) -> dict[str, Any]:
+        """Parts and extensions whose state is saved, by name."""
+        return self.controllers | {type(extension).__name__: extension for extension in self.extensions}
 
     def state(self) -> dict[str, Any]:
-        """What a resumed run needs beyond what Lightning saves, the same on every rank: plain values and tensors only."""
-        counts = {name: getattr(self, name) for name in ("iteration", "optimizer_steps", "response_tokens")}
-        counts |= {"bases": self.bases}
-        return counts | {"reference": self.reference.state_dict(), "controllers": {n: x.state_dict() for n, x in self.controllers.items()}}
+        """Return what resuming needs beyond what Lightning saves: plain values and tensors that are equal on all ranks."""
+        return {
+            "iteration": self.iteration,
+            "optimizer_steps": self.step.num_steps,
+            "response_tokens": self.response_tokens,
+            "adapter_bases": self.adapter_bases,
+            "reference": {} if self.reference is None else self.reference.state_dict(),
+            "parts": {name: part.state_dict() for name, part in self.stateful.items() if hasattr(part, "state_dict")},
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        self.iteration, self.optimizer_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
-        if state["bases"] != self.bases:
-            raise UserError("what lies under the adapter is not what the run began with: give the policy as it was then")
-        self.reference.load_state_dict(state.get("reference", {}))
-        for name, part in self.controllers.items():
-            part.load_state_dict(state["controllers"][name])
+        """Load what `state` returned.
+
+        Raises:
+            UserError: the run began with other weights under the adapter, or with another reference.
+        """
+        self.iteration, self.step.num_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
+        if state["adapter_bases"] != self.adapter_bases:
+            raise UserError("the weights under the adapter are not those that the run began with: give the policy as it was then")
+        if self.reference is not None:
+            self.reference.load_state_dict(state["reference"])
+        for name, part in self.stateful.items():
+            if hasattr(part, "load_state_dict"):
+                part.load_state_dict(state["parts"][name])
 
     @property
-    def bases(self) -> dict[str, str]:
-        """Fingerprint of what lies under the adapter, by network."""
-        found = {name: getattr(network, "base", None) for name, network in self.networks.items()}
-        return {name: base for name, base in found.items() if base is not None}
-
-    def frozen(self) -> dict[str, Tensor]:
-        """What a checkpoint leaves out: the weights under an adapter, which loading the policy makes again."""
-        below = {id(x) for name in self.bases for x in self.networks[name].parameters() if not x.requires_grad}
-        names = tuple(f"{name}." for name, x in self.named_parameters(remove_duplicate=False) if id(x) in below)
-        return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(names)}
+    def rank_stateful(self) -> dict[str, Any]:
+        """Objects with state of their own on each rank, by name: `rank_state()` and `load_rank_states(states, rank, world_size)`."""
+        return {name: part for name, part in self.stateful.items() if hasattr(part, "rank_state")}
 
     @property
-    def shares(self) -> dict[str, Any]:
-        """What each rank has of its own: parts with `share()`, plain values, and `load_rank_states(of all ranks, rank, number of ranks)`."""
-        return {name: part for name, part in self.controllers.items() if hasattr(part, "share")}
+    def adapter_bases(self) -> dict[str, str]:
+        """Fingerprints of the frozen weights under adapters, by network."""
+        bases = {name: getattr(network, "base", None) for name, network in self.networks.items()}
+        return {name: base for name, base in bases.items() if base is not None}
+
+    def frozen_state(self) -> dict[str, Tensor]:
+        """Return the frozen weights under adapters, which a checkpoint omits because loading the policy restores them."""
+        frozen = {id(x) for name in self.adapter_bases for x in self.networks[name].parameters() if not x.requires_grad}
+        prefixes = tuple(f"{name}." for name, x in self.named_parameters(remove_duplicate=False) if id(x) in frozen)
+        return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(prefixes)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        mine = {name: part.share() for name, part in self.shares.items()}
-        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(mine)}
-        if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):  # a folder of shards holds everything
-            frozen = self.frozen()
+        own = {name: part.rank_state() for name, part in self.rank_stateful.items()}
+        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(own)}
+        if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):  # a sharded checkpoint holds all weights
+            frozen = self.frozen_state()
             checkpoint["state_dict"] = {name: x for name, x in checkpoint["state_dict"].items() if name not in frozen}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.load_state(checkpoint["rlmods"])
         if "state_dict" in checkpoint:
-            checkpoint["state_dict"] |= self.frozen()
+            checkpoint["state_dict"] |= self.frozen_state()
         ranks = checkpoint["rlmods"]["ranks"]
-        for name, part in self.shares.items():
-            part.load_rank_states([rank[name] for rank in ranks], self.global_rank, self.trainer.world_size)
+        for name, part in self.rank_stateful.items():
+            part.load_rank_states([rank[name] for rank in ranks], self.ranks.rank, self.ranks.world_size)

@@ -3,38 +3,54 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import torch
 
-from rlmods.algo.dpo import DPO
+from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.protocols import Judge
 from rlmods.training.batch import Batch
-from rlmods.training.evaluation import row
-from rlmods.training.judging import Judged, by_prompt, judged
-from rlmods.training.preference_batch import stack
-from rlmods.types import PreferenceBatch, Prompt, Response, Scores
+from rlmods.training.extensions import MovingReference
+from rlmods.training.metrics import sample_row
+from rlmods.training.preference_batch import pad_preferences
+from rlmods.training.response_ranking import RankedResponses, group_by_prompt, rank_responses
+from rlmods.types import PreferenceBatch, Prompt, Response, Scores, check_bounds, objective
+
+
+@dataclass(frozen=True)
+class OnlineDPOSettings(DPOSettings):
+    """Settings of online DPO, `algo.*` in the configuration."""
+
+    reference_every: int | None = objective(None)
+    """Iterations after which the reference is set to the policy (iterative DPO, arXiv:2312.16682); null: never."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, "algo", {"reference_every": (self.reference_every is None or self.reference_every >= 1, "at least 1")})
 
 
 class OnlineDPO(DPO):
-    """Sample, let a judge rank, make the better responses likelier than the worse ones, repeat (arXiv 2402.04792).
-
-    Preferences stay about what the policy says today, where those of a data set are about what another policy said once. With
-    `reference_every` the reference follows in rounds (iterative DPO, arXiv 2312.16682).
-    """
+    """Sample responses, rank them with a judge, and make the better ones likelier than the worse ones (arXiv:2402.04792). The preferences
+    are about what the policy generates now, while those of a data set are about the responses of another policy."""
 
     groups: ClassVar[tuple[str, ...]] = (*DPO.groups, "judge")
+    settings_type: ClassVar[type[Any]] = OnlineDPOSettings
     samples_responses: ClassVar[bool] = True
     needs_columns: ClassVar[tuple[str, ...]] = ()
 
-    def __init__(self, *, judge: Judge, reference_every: int | None = None, **shared: Any) -> None:
+    def __init__(self, *, judge: Judge, **learner: Any) -> None:
         """
         Args:
             judge: ranks the responses to a prompt.
-            reference_every: iterations after which the reference becomes the policy; None: never.
+            learner: arguments of `DPO`.
         """
-        super().__init__(**shared)
-        self.judge, self.reference.every = judge, reference_every
+        super().__init__(**learner)
+        self.judge = judge
+        if self.settings.reference_every is not None:
+            self.extensions.append(MovingReference(self.settings.reference_every))
+        for extension in self.extensions:
+            extension.attach(self)
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:
@@ -42,36 +58,36 @@ class OnlineDPO(DPO):
         return 1
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
-        """One batch of prompts, answered by the policy."""
-        self.learn(self.ranked(prompts))
-        self.finish_iteration()
+        """Sample and rank responses to one batch of prompts, and train on them."""
+        self.train_on(self.sample(prompts))
+        self.end_iteration()
 
     @torch.no_grad()
-    def ranked(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
-        """Responses to each prompt with the judge's ranks, where one is better than another."""
-        with self.timed("rollout"):
+    def sample(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
+        """Return sampled responses to each prompt with the judge's ranks, if one is better than another."""
+        with self.timer("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
-        with self.timed("reward"):
-            found = judged(self.judge, by_prompt(responses, self.batch.samples), self.meter)
-        self.watch(responses, found)
-        known = [group.preferences for group in found]
-        rows = stack(
+        with self.timer("reward"):
+            ranked = rank_responses(self.judge, group_by_prompt(responses, self.batch.samples), self.meter)
+        self.log_responses(responses, ranked)
+        preferences = [group.preferences for group in ranked]
+        rows = pad_preferences(
             [list(first.prompt_tokens) for first in responses[:: self.batch.samples]],
-            [[list(r.tokens) for r, _ in pairs] or [[]] for pairs in known],
-            [[rank for _, rank in pairs] or [0] for pairs in known],
+            [[list(r.tokens) for r, _ in group] or [[]] for group in preferences],
+            [[rank for _, rank in group] or [0] for group in preferences],
             self.policy.pad_id,
         )
-        with self.timed("score"):
-            return self.referenced(rows.to(self.device))
+        with self.timer("score"):
+            return self.add_ref_logprobs(rows.to(self.device))
 
-    def watch(self, responses: list[Response], groups: list[Judged]) -> None:
-        """What was sampled, and how the judge found it."""
-        said, told = [r for group in groups for r in group.responses], [rank for group in groups for rank in group.ranks]
-        self.meter.total("train/responses", len(responses))
+    def log_responses(self, responses: list[Response], groups: list[RankedResponses]) -> None:
+        """Log the sampled responses and their ranks."""
+        distinct, ranks = [r for group in groups for r in group.responses], [rank for group in groups for rank in group.ranks]
+        self.meter.sum("train/responses", len(responses))
         self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
         self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
-        self.meter.mean("train/unique_fraction", len(said) / len(responses))
+        self.meter.mean("train/unique_fraction", len(distinct) / len(responses))
         self.meter.mean("train/flat_group_fraction", torch.tensor([float(not group.preferences) for group in groups]))
-        scores = Scores([None] * len(told), columns={"rank": told})
-        self.samples += [row(response, scores, i) | {"iteration": self.iteration + 1} for i, response in enumerate(said)]
-        self.response_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
+        scores = Scores([None] * len(ranks), columns={"rank": ranks})
+        self.samples += [sample_row(response, scores, i) | {"iteration": self.iteration + 1} for i, response in enumerate(distinct)]
+        self.response_tokens += int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))

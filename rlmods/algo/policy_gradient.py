@@ -1,221 +1,391 @@
-"""Online reinforcement learning: collect, filter, improve."""
+"""The reinforcement-learning loop: sample responses, grade them, estimate advantages, and make optimizer steps on them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from lightning.pytorch.utilities import rank_zero_warn
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlmods.algo.improvement import Improvement
+from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.protocols import Advantage, Sampling
+from rlmods.critic.loss import value_loss
+from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
-from rlmods.training import logging as record
-from rlmods.training.batch import Batch
-from rlmods.training.buffer import Pool
+from rlmods.router import Routing
+from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
-from rlmods.training.controllers import RewardScale
-from rlmods.training.evaluation import correctness, known, with_settings
-from rlmods.types import Experience, Prompt, Response, UserError
+from rlmods.training.evaluation import with_settings
+from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
+from rlmods.training.metrics import correctness, known, log_critic, log_responses, log_update, sample_rows
+from rlmods.training.reference import Reference
+from rlmods.training.reward_scale import RewardScale
+from rlmods.training.scorer import LogprobScorer
+from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError, check_bounds, objective
 
-__all__ = ["Batch", "Learner", "PolicyGradient"]
+
+@dataclass(frozen=True)
+class PolicyGradientSettings:
+    """Settings of the loop, `algo.*` in the configuration. The extensions that they ask for are absent by default."""
+
+    entropy_coefficient: float = objective(0.0)
+    """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
+    target_entropy: float | None = objective(None)
+    """Nats per token to which the weight of the entropy bonus steers the entropy; null: the weight is fixed."""
+    entropy_rate: float = 0.01
+    """Change of the weight per iteration and nat of distance from `target_entropy`."""
+    target_kl: float | None = objective(None)
+    """Nats per token. The steps of an iteration end early once a minibatch is 1.5 times as far from the old policy; null: never."""
+    overlong_filter: bool = objective(False)
+    """Leave truncated responses out of the loss and of its denominators."""
+    max_draws: int = 10
+    """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
+    fallback: Literal["train", "skip", "error"] = "train"
+    """What happens then: train on the kept groups, skip the iteration, or stop with an error."""
+    surplus: Literal["keep", "drop"] = "keep"
+    """Kept groups beyond what an iteration needs wait for the next one, or are dropped (and counted)."""
+    normalize_reward: bool = objective(False)
+    """Normalise rewards by their running mean and standard deviation."""
+    clip_reward: float | None = objective(None)
+    """Bound on the absolute reward, after normalisation; null: none."""
+    replay_fraction: float = objective(0.0)
+    """Number of rows of earlier iterations that are trained on again, by number of fresh rows; 0: no replay."""
+    replay_staleness: int = 4
+    """Iterations for which a row can be replayed."""
+    reference_every: int | None = objective(None)
+    """Iterations after which the reference is set to the policy (iterative GRPO); null: never."""
+    ptx_coefficient: float = objective(0.0)
+    """Weight of the supervised loss on the rows of `data@ptx` (InstructGPT's gamma, token mean); 0: none."""
+    ptx_rows: int = 32
+    """Rows of the supervised loss in one optimizer step, at least one per rank."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in NON_NEGATIVE})
+        check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x > 0, "above 0") for name in POSITIVE})
+        check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x >= 1, "at least 1") for name in COUNTS})
 
 
-class PolicyGradient(Improvement):
-    """Prompts -> responses -> rewards -> advantages -> epochs x minibatches of optimizer steps, then a new policy version.
+NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
+POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
+COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
 
-    Every part is given; a subclass is a paper's objective and the choice of parts that makes it.
+
+class PolicyGradient(Learner):
+    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, beside the regression of a critic if there is one.
+
+    All parts are given; a subclass is a paper's objective, and its option in `conf/algo/` the parts that make it.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Improvement.groups, "sampling", "advantage")
+    groups: ClassVar[tuple[str, ...]] = (
+        *Learner.groups, "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
+    )  # fmt: skip
+    settings_type: ClassVar[type[Any]] = PolicyGradientSettings
+    samples_responses: ClassVar[bool] = True
 
     def __init__(
         self,
         *,
         sampling: Sampling,
         advantage: Advantage,
-        overlong_filter: bool = False,
-        max_draws: int = 10,
-        fallback: Literal["train", "skip", "error"] = "train",
-        surplus: Literal["keep", "drop"] = "keep",
-        normalize_reward: bool = False,
-        clip_reward: float | None = None,
-        **shared: Any,
+        critic: Any,
+        kl: KL,
+        ratio: Ratio,
+        aggregation: Aggregation,
+        router: Routing,
+        ptx_prompts: Sequence[Prompt] = (),
+        **learner: Any,
     ) -> None:
         """
         Args:
-            overlong_filter: truncated responses carry no loss and do not count in its denominators.
-            max_draws: batches of prompts one iteration may draw until `sampling` has kept enough groups.
-            fallback: what happens then: train on the groups there are, skip the iteration, or stop with an error.
-            surplus: groups kept beyond what the iteration needs wait for the next one, or are dropped (and counted).
-            normalize_reward: rewards by running mean and standard deviation.
-            clip_reward: bound on the absolute reward, after normalisation.
+            critic: creates the value network from the policy, or None.
+            router: treatment of the routers of a mixture of experts.
+            ptx_prompts: rows of the supervised loss, with `meta["response"]`.
+            learner: arguments of `Learner`.
         """
-        super().__init__(**shared)
-        self.sampling, self.advantage = sampling, advantage
-        self.overlong_filter, self.max_draws, self.fallback, self.surplus = overlong_filter, max_draws, fallback, surplus
-        self.reward_scale = RewardScale(normalize_reward, clip_reward)
-        self.pool = Pool()
-        self.draws = 0
-        """Batches of prompts since the run began."""
-        self.attempts = 0
-        """Batches of prompts in this iteration."""
+        super().__init__(**learner)
+        self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
+        self.critic_config, self.critic = critic, critic(self.policy)
+        if getattr(kl, "needs_reference", True):
+            self.reference = Reference(self.policy)
+        temperature = float(getattr(self.rollout, "temperature", 1.0))
+        self.scorer = LogprobScorer(self.policy, self.critic, temperature, self.microbatches, self.ranks)
+        self.buffer = SampleBuffer(self.ranks)
+        settings: PolicyGradientSettings = self.settings
+        self.entropy_coefficient = settings.entropy_coefficient
+        scales = settings.normalize_reward or settings.clip_reward is not None
+        self.reward_scale = RewardScale(settings.normalize_reward, settings.clip_reward) if scales else None
+        self.loss_outputs: dict[str, bool] = {}
+        """Optional outputs of the policy's forward that the loss needs."""
+        self.kl_stats = torch.zeros(2, dtype=torch.float64)
+        """KL estimate of the latest optimizer step summed over the tokens of this rank, and the number of tokens."""
+        self.total_batches = 0
+        """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
-        """Response tokens in this iteration, over all ranks."""
+        """Response tokens sampled in this iteration, over all ranks."""
+        router(self.policy)
+        self._add_extensions(router, ptx_prompts)
+
+    def _add_extensions(self, router: Routing, ptx_prompts: Sequence[Prompt]) -> None:
+        settings: PolicyGradientSettings = self.settings
+        if settings.replay_fraction:
+            self.extensions.append(Replay(settings.replay_fraction, settings.replay_staleness))
+        if settings.ptx_coefficient:
+            self.extensions.append(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
+        if self.policy.routers:
+            self.extensions.append(ExpertRouting(router))
+        if settings.target_entropy is not None:
+            self.extensions.append(EntropyControl(settings.target_entropy, settings.entropy_rate))
+        if settings.target_kl is not None:
+            self.extensions.append(EarlyStopping(settings.target_kl))
+        if hasattr(self.ratio, "on_iteration_end"):
+            self.extensions.append(UpdateKL())
+        if settings.reference_every is not None:
+            self.extensions.append(MovingReference(settings.reference_every))
+        for extension in self.extensions:
+            extension.attach(self)
 
     @property
-    def controllers(self) -> dict[str, Any]:
-        return super().controllers | {"reward_scale": self.reward_scale}
+    def networks(self) -> dict[str, nn.Module]:
+        return {"policy": self.policy} | ({} if self.critic is None else {"critic": self.critic})
 
-    # The iteration
+    def parameter_groups(self) -> list[dict[str, Any]]:
+        groups = super().parameter_groups()
+        if self.critic is not None and self.critic_config.lr is not None:
+            groups[1]["lr"] = self.critic_config.lr
+        return groups
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        self.pool.to(self.device)
+        self.buffer.to(self.device)
+        self.kl_stats = self.kl_stats.to(self.device)
+
+    # The loop
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
-        """Draw a batch of prompts; once enough groups are kept, make the iteration's optimizer steps."""
-        self.pool.add(*self.collect(prompts))
-        self.attempts += 1
-        wanted = self.batch.prompts // self.trainer.world_size
-        have = int(self.across_ranks(torch.tensor(self.pool.num_groups), "min"))
-        if have < wanted and self.attempts < self.max_draws:
+        """Sample one batch of prompts. Once enough groups are kept, make the optimizer steps of the iteration."""
+        batch, keep = self.sample(prompts)
+        self.buffer.push(batch, keep)
+        num_groups, num_ready = self.batch.prompts // self.ranks.world_size, self.buffer.min_groups()
+        if num_ready < num_groups and self.buffer.num_pushed < self.settings.max_draws:
             return
-        if have < wanted and self.fallback == "error":
+        if num_ready < num_groups and self.settings.fallback == "error":
             raise UserError(
-                f"iteration {self.iteration + 1}: after {self.attempts} draws only {have} of {wanted} groups are worth training on; "
-                "try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
+                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only {num_ready} of {num_groups} groups are worth "
+                "training on; try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
-        self.meter.mean("train/draws", self.attempts)
-        self.meter.mean("train/short_of_groups", float(have < wanted))
-        if have >= wanted or self.fallback == "train":
-            self.pool.kept = self.improve(self.pool.take(wanted), self.wait())
-        self.attempts = 0
-        self.pool.end_iteration()
-        self.finish_iteration()
+        self.meter.mean("train/draws", self.buffer.num_pushed)
+        self.meter.mean("train/short_of_groups", float(num_ready < num_groups))
+        if num_ready >= num_groups or self.settings.fallback == "train":
+            self.update(self.buffer.pop(num_groups))
+        self.buffer.end_iteration()
+        self.end_iteration()
 
     @torch.no_grad()
-    def collect(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
-        """Experience of one batch of prompts with its credit, and the rows of groups that stay."""
-        with self.timed("rollout"):
+    def sample(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
+        """Sample and grade responses to one batch of prompts, and estimate advantages.
+
+        Returns the rows, and a mask [N] that is True on the rows of groups to keep."""
+        with self.timer("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
-        self.observe(responses)
-        with self.timed("reward"):
+        for extension in self.extensions:
+            extension.on_responses(responses)
+        with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
-        group = torch.arange(len(prompts)).repeat_interleave(self.batch.samples) + self.draws * len(prompts)
-        self.draws += 1
-        self.reward_scale.observe(scores.values, self.across_ranks)
-        trained_on = replace(scores, values=[self.reward_scale.scaled(value) for value in scores.values])
-        experience = collate(responses, trained_on, group, version=self.iteration, pad_id=self.policy.pad_id)
-        experience = replace(experience, routes=self.policy.routers.blank(experience.tokens)).to(self.device)
+        batch = self.collate(prompts, responses, scores)
         if getattr(self.advantage, "needs_greedy", False):
-            experience = self.with_greedy_baseline(prompts, experience)
-        with self.timed("score"):
-            experience = self.credit(experience)
-        judged = correctness(scores).to(self.device)
-        if self.overlong_filter:
-            complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
-            experience = replace(experience, mask=experience.mask & complete[:, None])
-        chosen = self.keep(judged, experience)
-        keep = torch.isin(experience.group, experience.group[chosen & experience.mask.any(1)])
-        if (scores.correct is None or scores.monitored) and not keep.all() and self.draws == 1:
-            rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
-        # A scored row that is not chosen, in a group that stays, had its part in the baseline and carries no loss.
-        experience = replace(experience, mask=experience.mask & (chosen | ~keep)[:, None])
-        record.sampled(self.meter, responses, scores, judged, experience.group, chosen)
-        self.samples += record.rows(responses, scores, experience, chosen, self.iteration + 1)
-        self.sampled_tokens += int(self.across_ranks(torch.tensor(sum(len(r.tokens) for r in responses))))
-        return experience, keep
+            batch = self.add_greedy_baseline(batch, prompts)
+        with self.timer("score"):
+            batch = self.estimate_advantages(batch)
+        batch, keep, selected = self.filter(batch, responses, scores)
+        log_responses(self.meter, responses, scores, batch.group, selected)
+        self.samples += sample_rows(responses, scores, batch, selected, self.iteration + 1)
+        self.sampled_tokens += int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
+        return batch, keep
 
-    def observe(self, responses: Sequence[Response]) -> None:
-        """All that was sampled, prompt-major."""
+    def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
+        """Collate responses with their scaled rewards."""
+        group = torch.arange(len(prompts)).repeat_interleave(self.batch.samples) + self.total_batches * len(prompts)
+        self.total_batches += 1
+        if self.reward_scale is not None:
+            self.reward_scale.update(scores.values, self.ranks)
+        scaled = replace(scores, values=self.scale(scores.values))
+        batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
+        if self.policy.routers:
+            batch = replace(batch, routed_experts=self.policy.routers.blank(batch.tokens))
+        return batch.to(self.device)
 
-    def with_greedy_baseline(self, prompts: Sequence[Prompt], experience: Experience) -> Experience:
-        """The reward of a greedy answer to each prompt as `values`, on every token of the responses to it.
+    def scale(self, values: Sequence[float | None]) -> list[float | None]:
+        """Return normalised and clipped rewards, if the settings ask for it."""
+        return list(values) if self.reward_scale is None else [self.reward_scale(value) for value in values]
 
-        Responses to a prompt whose greedy answer is unscored have no baseline, and carry no loss."""
+    def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
+        """Set `values` to the reward of the greedy response to each prompt, on every token of the responses to it.
+
+        Responses to a prompt whose greedy response is unscored have no baseline, and no loss."""
         greedy = with_settings(self.rollout, temperature=0.0)
-        with self.timed("rollout"):
+        with self.timer("rollout"):
             greedy.sync(self.policy, iteration=self.iteration)
-            answers: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
-        with self.timed("reward"):
-            scores = as_scores(self.reward(answers), len(answers), "reward")
-        values, scored = known([self.reward_scale.scaled(value) for value in scores.values])
+            responses: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
+        with self.timer("reward"):
+            scores = as_scores(self.reward(responses), len(responses), "reward")
+        values, scored = known(self.scale(scores.values))
         self.meter.mean("train/greedy_reward", values, scored)
         self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
         for name, count in scores.counts.items():
-            self.meter.total(f"reward/{name}", count)
-        rows, usable = (x.to(self.device).repeat_interleave(self.batch.samples)[:, None] for x in (values.float(), scored))
-        mask = experience.mask & usable
-        return replace(experience, mask=mask, values=torch.where(mask, rows, 0.0))
+            self.meter.sum(f"reward/{name}", count)
+        baseline, usable = (x.to(self.device).repeat_interleave(self.batch.samples)[:, None] for x in (values.float(), scored))
+        mask = batch.mask & usable
+        return replace(batch, mask=mask, values=torch.where(mask, baseline, 0.0))
 
-    def credit(self, experience: Experience) -> Experience:
-        """Values, reference log-probabilities, KL in the reward, and advantages."""
-        in_reward = bool(self.reference) and self.kl.where == "reward"
-        if self.critic is not None or in_reward:
-            own = self.score(experience, self.policy, critic=True)
-            values = experience.values if self.critic is None else own.values
-            experience = replace(experience, old_logprobs=own.logprobs, values=values, routes=own.routes)
-        if self.reference:
-            experience = self.referenced(experience)
-            if in_reward:
-                assert experience.ref_logprobs is not None
-                distance = torch.where(experience.mask, self.kl(experience.old_logprobs, experience.ref_logprobs), 0.0)
-                experience = replace(experience, rewards=experience.rewards - self.kl.coefficient * distance)
-                self.meter.mean("train/kl_ref", distance, experience.mask)
+    def estimate_advantages(self, batch: Experience) -> Experience:
+        """Add values, reference log-probabilities and advantages; subtract a KL in the reward (`kl.where`)."""
+        kl_in_reward = self.reference is not None and self.kl.where == "reward"
+        if self.critic is not None or kl_in_reward:
+            output = self.scorer.score(batch, self.policy, critic=True)
+            values = batch.values if self.critic is None else output.values
+            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routes)
+        if self.reference is not None:
+            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+            if kl_in_reward:
+                assert batch.ref_logprobs is not None
+                kl = torch.where(batch.mask, self.kl(batch.old_logprobs, batch.ref_logprobs), 0.0)
+                batch = replace(batch, rewards=batch.rewards - self.kl.coefficient * kl)
+                self.meter.mean("train/kl_ref", kl, batch.mask)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
-        given = (experience.rewards, experience.mask, experience.group, experience.values)
+        inputs = (batch.rewards, batch.mask, batch.group, batch.values)
         if getattr(self.advantage, "needs_steps", False):
-            if experience.steps is None:
+            if batch.steps is None:
                 raise UserError("this advantage needs a reward for each step, and there is one for each response: type reward=process")
-            credit = self.advantage(*given, steps=experience.steps)  # type: ignore[call-arg]
+            credit = self.advantage(*inputs, steps=batch.steps)  # type: ignore[call-arg]
         else:
-            credit = self.advantage(*given)
-        if credit.returns is not None and experience.values is not None:
-            record.critic(self.meter, credit.returns, experience.values, experience.mask, self.across_ranks)
-        return replace(experience, advantages=credit.advantages, returns=credit.returns)
+            credit = self.advantage(*inputs)
+        if credit.returns is not None and batch.values is not None:
+            log_critic(self.meter, credit.returns, batch.values, batch.mask, self.ranks)
+        return replace(batch, advantages=credit.advantages, returns=credit.returns)
 
-    def keep(self, judged: Tensor, experience: Experience) -> Tensor:
-        """Rows that `sampling` chooses, by their unshaped correctness `judged` [N] (NaN: unscored)."""
-        group, scored = experience.group, ~judged.isnan()
-        chosen = torch.zeros_like(scored)
-        chosen[scored] = self.sampling(judged[scored].float(), group[scored])
-        return chosen
+    def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
+        """Apply the overlong filter and `sampling`.
 
-    def with_replay(self, fresh: Experience) -> Experience:
-        experience = super().with_replay(fresh)
-        old = experience.version < self.iteration
-        if self.reference.moves and self.across_ranks(old.sum()) > 0:  # they met an earlier one
-            with self.timed("score"):
-                experience = self.referenced(experience)
-        return experience
+        Returns the rows, whose masks are empty where they have no loss, and two masks [N]: the rows of groups to keep, and the rows that
+        `sampling` selected. A row of a kept group that is not selected counts in the baseline but not in the loss."""
+        if self.settings.overlong_filter:
+            complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
+            batch = replace(batch, mask=batch.mask & complete[:, None])
+        selected = self.select(correctness(scores).to(self.device), batch)
+        keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
+        if (scores.correct is None or scores.monitored) and not keep.all() and self.total_batches == 1:
+            rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
+        return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
-    def wait(self) -> Experience:
-        """Surplus groups that stay for the next iteration: the newest, at most as many as that trains on. More would only age, on ranks
-        that have them while another has too few. They need their old log-probs before the policy moves on."""
-        most = 0 if self.surplus == "drop" else self.batch.prompts // self.trainer.world_size
-        self.meter.mean("train/surplus_groups", self.pool.num_groups)
-        self.meter.total("train/dropped_groups", max(0, self.pool.num_groups - most))
-        return self.pool.newest(most)
+    def select(self, scores: Tensor, batch: Experience) -> Tensor:
+        """Return a mask of the rows that `sampling` selects by `scores` [N] (NaN: unscored)."""
+        scored = ~scores.isnan()
+        selected = torch.zeros_like(scored)
+        selected[scored] = self.sampling(scores[scored].float(), batch.group[scored])
+        return selected
+
+    def update(self, fresh: Experience) -> None:
+        """Make epochs x minibatches optimizer steps on the rows of one iteration."""
+        batch = fresh
+        for extension in self.extensions:
+            batch = extension.before_update(batch)
+        self.meter.mean("train/replayed_fraction", (len(batch) - len(fresh)) / len(batch))
+        plan = self.minibatches(len(batch))
+        batch = self.add_old_logprobs(batch, plan[0])
+        self.meter.mean("train/stale_fraction", (batch.policy_version < self.iteration).double())
+        self.meter.maximum("train/staleness_max", (self.iteration - batch.policy_version).double(), batch.mask.any(1))
+        with self.timer("update"):
+            for network in self.networks.values():
+                network.train(self.policy.gradient_checkpointing)
+            num_steps, stopped = self.optimize(batch, plan)
+            for network in self.networks.values():
+                network.eval()
+        self.meter.mean("train/early_stop", float(stopped))
+        self.meter.mean("train/steps_done", num_steps / len(plan))
+        for extension in self.extensions:
+            extension.after_update(batch, len(fresh))
+
+    def add_old_logprobs(self, batch: Experience, first: Tensor) -> Experience:
+        """Compute the log-probabilities of the current policy for all rows that an optimizer step compares with it.
+
+        On-policy rows of the first minibatch, by index `first`, need none: their old log-probabilities equal the new ones of that step.
+        Groups that stay in the buffer need theirs before the policy changes."""
+        waiting = self.carry_over()
+        needed = torch.ones(len(batch), dtype=torch.bool, device=self.device)
+        needed[first] = self.batch.epochs > 1 or any(extension.needs_old_logprobs for extension in self.extensions)
+        with self.timer("score"):
+            rows = Experience.concat([batch, waiting])
+            rows = self.scorer.add_old_logprobs(rows, torch.cat([needed, torch.ones_like(waiting.group, dtype=torch.bool)]))
+        self.buffer.kept = rows.select(torch.arange(len(batch), len(rows)))
+        return rows.select(torch.arange(len(batch)))
+
+    def carry_over(self) -> Experience:
+        """Return the surplus groups that stay for the next iteration: the newest, at most as many as an iteration trains on. More would
+        only become stale, on ranks that have them while another has too few."""
+        num_groups = 0 if self.settings.surplus == "drop" else self.batch.prompts // self.ranks.world_size
+        self.meter.mean("train/surplus_groups", self.buffer.num_groups)
+        self.meter.sum("train/dropped_groups", max(0, self.buffer.num_groups - num_groups))
+        return self.buffer.keep_newest(num_groups)
+
+    def optimize(self, batch: Experience, plan: Sequence[Tensor]) -> tuple[int, bool]:
+        """Make the optimizer steps of `plan`. Returns their number, and True if an extension ended them early."""
+        for i, rows in enumerate(plan):
+            minibatch = batch.select(rows)
+            if i == 0:  # on-policy rows: the loss takes the new log-probabilities as the old ones, so that the ratio is exactly 1
+                on_policy = minibatch.policy_version == self.iteration
+                minibatch = replace(minibatch, old_logprobs=minibatch.old_logprobs.masked_fill(on_policy[:, None], torch.nan))
+            more = [rows for extension in self.extensions for rows in extension.before_step(minibatch)]
+            self.kl_stats.zero_()
+            self.step(minibatch, self.loss, *more)
+            if any(extension.should_stop() for extension in self.extensions):
+                return i + 1, True
+        return len(plan), False
+
+    def loss(self, micro: Experience, totals: Totals) -> Tensor:
+        """Return `-aggregate(objective + c H - beta KL)` of a microbatch, plus the value loss and the terms of extensions."""
+        c = self.entropy_coefficient
+        output = self.scorer.forward(micro, self.policy, entropy=c != 0, **self.loss_outputs)
+        logprobs, entropy, values = output.logprobs, output.entropy, output.values
+        old_logprobs = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
+        log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
+        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
+        objective = surrogate.objective
+        if c:
+            objective = objective + c * entropy
+        if micro.ref_logprobs is not None and self.kl.where == "loss":
+            kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+            objective = objective - self.kl.coefficient * kl
+            self.meter.mean("train/kl_ref", kl, micro.mask)
+        self.kl_stats += log_update(self.meter, micro, log_ratio, old_logprobs, entropy, surrogate.clipped, self.iteration)
+        loss = -self.aggregation(objective, micro.mask, totals)
+        for extension in self.extensions:
+            if (term := extension.loss_term(micro, output)) is not None:
+                loss = loss + term
+        if values is not None and micro.returns is not None and micro.values is not None:
+            regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.critic_config.clip)
+            self.meter.mean("train/value_loss", regression, micro.mask)
+            self.meter.mean("train/value_clip_fraction", clipped.double(), micro.mask)
+            loss = loss + self.critic_config.coefficient * TokenMean()(regression, micro.mask, totals)
+        return loss
 
     def performance(self) -> dict[str, float]:
-        tokens, self.sampled_tokens = self.sampled_tokens, 0
-        self.response_tokens += tokens
-        return super().performance() | {"perf/response_tokens_per_s": tokens / max(self.seconds["rollout"], 1e-9)}
+        num_tokens, self.sampled_tokens = self.sampled_tokens, 0
+        self.response_tokens += num_tokens
+        return super().performance() | {"perf/response_tokens_per_s": num_tokens / max(self.timer.seconds["rollout"], 1e-9)}
 
-    # The checkpoint
+    # Checkpoint
 
     @property
-    def shares(self) -> dict[str, Any]:
-        return super().shares | {"pool": self.pool}
+    def stateful(self) -> dict[str, Any]:
+        own = {"buffer": self.buffer} | ({} if self.reward_scale is None else {"reward_scale": self.reward_scale})
+        return super().stateful | own
 
     def state(self) -> dict[str, Any]:
-        return super().state() | {"draws": self.draws}
+        return super().state() | {"total_batches": self.total_batches}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         super().load_state(state)
-        self.draws = state["draws"]
+        self.total_batches = state["total_batches"]

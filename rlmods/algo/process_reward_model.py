@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from rlmods.aggregation import TokenMean
-from rlmods.algo.scalar import Scalar
+from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate
 from rlmods.training.measures import auc
@@ -21,74 +23,91 @@ from rlmods.training.metrics import Meter
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 
-class ProcessRewardModel(Scalar):
-    """Say of each step whether it is right: `-mean over steps of l log p + (1 - l) log(1 - p)`, with l the label and p = sigmoid of the
-    number at the step's last token. The end-of-text token belongs to the last step.
+class ProcessRewardModel(Learner):
+    """Train a model that classifies each step as correct or not: `-mean over steps of l log p + (1 - l) log(1 - p)`, with l the label and
+    p the sigmoid of the number at the step's last token. The end-of-text token belongs to the last step.
 
-    Reads `prompt.meta["steps"]`, whose concatenation is the response, and `["step_labels"]`, 0 to 1. "Let's verify step by step" (arXiv
-    2305.20050, section 2.6) and Math-Shepherd (arXiv 2312.08935, equation 2).
+    Reads `prompt.meta["steps"]`, whose concatenation is the response, and `["step_labels"]`, 0 to 1. "Let's verify step by step"
+    (arXiv:2305.20050, section 2.6) and Math-Shepherd (arXiv:2312.08935, equation 2).
     """
 
-    metadata: ClassVar[dict[str, Any]] = {"kind": "process"}
-    column: ClassVar[str] = "steps"
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: all weights are trained
     needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
+    validation_column: ClassVar[str] = "steps"
+
+    def __init__(self, **learner: Any) -> None:
+        """
+        Args:
+            learner: arguments of `Learner`.
+        """
+        super().__init__(**learner)
+        self.scalar = ScalarModel.from_policy(self.policy)
+        self.scalar.metadata.update({"kind": "process"})
+        del self.policy
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        return {"reward_model": self.scalar}
+
+    def export(self, folder: Path) -> None:
+        self.scalar.export(folder)
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
-        """`mask` and `steps` are True on the last token of each step, and `rewards` hold the labels there."""
+        """`mask` and `steps` are True on the last token of each step, and `rewards` are the labels there."""
         responses, ends = zip(*(self.response(prompt) for prompt in prompts), strict=True)
         scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-        rows = collate(responses, scores, group, version=self.iteration, pad_id=self.scalar.pad_id)
+        rows = collate(responses, scores, group, policy_version=self.iteration, pad_id=self.scalar.pad_id)
         steps, labels = torch.zeros_like(rows.mask), torch.zeros_like(rows.rewards)
-        for i, (prompt, at) in enumerate(zip(prompts, ends, strict=True)):
-            steps[i, at] = True
-            labels[i, at] = torch.tensor([float(label) for label in prompt.meta["step_labels"]])
+        for i, (prompt, columns) in enumerate(zip(prompts, ends, strict=True)):
+            steps[i, columns] = True
+            labels[i, columns] = torch.tensor([float(label) for label in prompt.meta["step_labels"]])
         return replace(rows, mask=steps, steps=steps, rewards=labels).to(self.device)
 
     def response(self, prompt: Prompt) -> tuple[Response, list[int]]:
-        """The ids of the whole text, as they would be of a sampled one, and the column of each step's last one.
+        """Return the token ids of the whole text, encoded like a sampled response, and the column of each step's last token.
 
         Raises:
             UserError: a step without a token of its own.
         """
         steps = prompt.meta["steps"]
-        asked, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
+        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
         lengths = [len(step) for step in steps]
         ends = [*tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]), len(tokens) - 1]
         if not all(lengths) or len(set(ends)) < len(steps):
             raise UserError(f"prompt {prompt.id}: a step is empty, or ends within a token; join it with its neighbour")
-        return Response(prompt, asked, tokens, [0.0] * len(tokens)), [len(asked) + end for end in ends]
+        return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens)), [len(prompt_tokens) + end for end in ends]
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        numbers = self.scalar(micro.tokens)
-        each = cross_entropy(numbers, micro)
-        self.meter.mean("train/loss", each, micro.mask)
-        self.meter.mean("train/step_accuracy", right(numbers, micro.rewards), micro.mask)
-        return TokenMean()(each, micro.mask, totals)
+        logits = self.scalar(micro.tokens)
+        losses = cross_entropy(logits, micro)
+        self.meter.mean("train/loss", losses, micro.mask)
+        self.meter.mean("train/step_accuracy", is_correct(logits, micro.rewards), micro.mask)
+        return TokenMean()(losses, micro.mask, totals)
 
     def measure(self, rows: Experience) -> dict[str, float]:
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
-            numbers, steps = self.scalar(micro.tokens), micro.mask
-            meter.mean("val/loss", cross_entropy(numbers, micro), steps)
-            meter.mean("val/step_accuracy", right(numbers, micro.rewards), steps)
-            found, true = first(steps & (numbers < 0)), first(steps & (micro.rewards < 0.5))
-            meter.mean("val/first_error_accuracy", (found == true).double(), steps.any(1))
-            parts.append((numbers[steps], (micro.rewards >= 0.5)[steps]))
-        mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        numbers, good = (torch.cat(ranks) for ranks in zip(*all_gather(mine), strict=True))
-        return meter.compute() | {"val/auc": auc(numbers, good)}
+            logits, steps = self.scalar(micro.tokens), micro.mask
+            meter.mean("val/loss", cross_entropy(logits, micro), steps)
+            meter.mean("val/step_accuracy", is_correct(logits, micro.rewards), steps)
+            predicted, labelled = first_true(steps & (logits < 0)), first_true(steps & (micro.rewards < 0.5))
+            meter.mean("val/first_error_accuracy", (predicted == labelled).double(), steps.any(1))
+            parts.append((logits[steps], (micro.rewards >= 0.5)[steps]))
+        own = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        logits, labels = (torch.cat(ranks) for ranks in zip(*all_gather(own), strict=True))
+        return meter.compute() | {"val/auc": auc(logits, labels)}
 
 
-def cross_entropy(numbers: Tensor, rows: Experience) -> Tensor:
-    """-l log p - (1 - l) log(1 - p) [N, T], with p = sigmoid of the number and l the label; where no step ends, l is taken to be 0."""
-    return binary_cross_entropy_with_logits(numbers, torch.where(rows.mask, rows.rewards, 0.0), reduction="none")
+def cross_entropy(logits: Tensor, rows: Experience) -> Tensor:
+    """Return -l log p - (1 - l) log(1 - p) [N, T], with p = sigmoid(logit) and l the label; l is 0 where no step ends."""
+    return binary_cross_entropy_with_logits(logits, torch.where(rows.mask, rows.rewards, 0.0), reduction="none")
 
 
-def right(numbers: Tensor, labels: Tensor) -> Tensor:
-    """1 where number and label say the same of a step: p at least a half, label at least a half."""
-    return ((numbers >= 0) == (labels >= 0.5)).double()
+def is_correct(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return 1 where the prediction (p at least a half) equals the label (at least a half)."""
+    return ((logits >= 0) == (labels >= 0.5)).double()
 
 
-def first(where: Tensor) -> Tensor:
-    """Column of each row's first true slot [N]; the width where there is none."""
-    return torch.where(where.any(1), where.int().argmax(1), where.shape[1])
+def first_true(mask: Tensor) -> Tensor:
+    """Return the column of each row's first true slot [N]; the width for a row without any."""
+    return torch.where(mask.any(1), mask.int().argmax(1), mask.shape[1])

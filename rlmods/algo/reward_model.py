@@ -3,88 +3,101 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from rlmods.algo.scalar import Scalar
+from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
-from rlmods.policy.scalar import POOLINGS
+from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import better, gaps, right
 from rlmods.training.measures import auc, calibration_error, correlation
 from rlmods.training.metrics import Meter
-from rlmods.training.preference_batch import collate_preferences, scored
-from rlmods.types import PreferenceBatch, Prompt, Totals, UserError
+from rlmods.training.preference_batch import candidate_scores, collate_preferences
+from rlmods.types import PreferenceBatch, Prompt, Totals, check_bounds, objective
 
 
-class RewardModel(Scalar):
-    """Score responses so that better ones score higher: the policy's trunk under a head of one number, trained with a `ranking` loss.
+@dataclass(frozen=True)
+class RewardModelSettings:
+    """Settings of reward models, `algo.*` in the configuration."""
 
-    Reads `prompt.meta["candidates"]` and `["ranks"]`. The second stage of the classic road (InstructGPT, arXiv 2203.02155, section 3.5).
+    pooling: Literal["last", "mean", "sum", "max", "min"] = "last"
+    """How the numbers at the tokens of a response become its score; last: the number at its end-of-text token."""
+    centre: float = objective(0.0)
+    """Weight of the squared sum of a prompt's scores, which keeps them near 0 (arXiv:2312.09244)."""
+    zero_mean: bool = True
+    """The exported model subtracts the mean score of the held-out responses (InstructGPT, arXiv:2203.02155, section 3.5)."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "algo", {"centre": (self.centre >= 0, "0 or more")})
+
+
+class RewardModel(Learner):
+    """Train a reward model with a `ranking` loss (InstructGPT, arXiv:2203.02155, section 3.5): the policy's trunk with a head of one
+    number, so that better responses score higher. The policy itself is neither trained nor saved.
+
+    Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Scalar.groups, "ranking")
-    metadata: ClassVar[dict[str, Any]] = {"kind": "reward", "offset": 0.0}
-    recipe: ClassVar[dict[str, str]] = {"ranking": "bradley_terry"}
-    column: ClassVar[str] = "candidates"
+    groups: ClassVar[tuple[str, ...]] = ("data", "policy", "ranking")  # no adapter: all weights are trained
+    settings_type: ClassVar[type[Any]] = RewardModelSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
+    validation_column: ClassVar[str] = "candidates"
 
-    def __init__(self, *, ranking: Any, pooling: str = "last", centre: float = 0.0, zero_mean: bool = True, **shared: Any) -> None:
+    def __init__(self, *, ranking: Any, **learner: Any) -> None:
         """
         Args:
             ranking: loss of each prompt's scores.
-            pooling: what of the numbers at the response's tokens is the score: `last` (end of text), `mean`, `sum`, `max` or `min`.
-            centre: weight of the squared sum of a prompt's scores, which keeps them around 0 (arXiv 2312.09244).
-            zero_mean: what is exported subtracts the mean score of the held-out responses (InstructGPT, section 3.5).
-
-        Raises:
-            UserError: an unknown pooling, a negative weight.
+            learner: arguments of `Learner`.
         """
-        super().__init__(**shared)
-        if pooling not in POOLINGS:
-            raise UserError(f"algo.pooling={pooling}: one of {', '.join(POOLINGS)}")
-        if not centre >= 0:
-            raise UserError(f"algo.centre={centre}: must be at least 0")
-        self.ranking, self.centre, self.zero_mean = ranking, centre, zero_mean
-        self.scalar.metadata["pooling"] = pooling
+        super().__init__(**learner)
+        self.ranking = ranking
+        self.scalar = ScalarModel.from_policy(self.policy)
+        self.scalar.metadata.update({"kind": "reward", "offset": 0.0, "pooling": self.settings.pooling})
+        del self.policy
+
+    @property
+    def networks(self) -> dict[str, nn.Module]:
+        return {"reward_model": self.scalar}
+
+    def export(self, folder: Path) -> None:
+        self.scalar.export(folder)
 
     def rows(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         return collate_preferences(prompts, self.scalar).to(self.device)
 
-    def scores(self, rows: PreferenceBatch) -> Tensor:
-        """Pooled numbers of each response [P, K]; 0 where there is none."""
-        return scored(self.scalar, rows)
-
-    def objective(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
-        """Loss of each prompt [P]."""
+    def losses(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
+        """Return the loss of each prompt [P]."""
         loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
-        return loss + self.centre * scores.sum(1).square() if self.centre else loss
+        return loss + self.settings.centre * scores.sum(1).square() if self.settings.centre else loss
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
-        scores, present = self.scores(micro), micro.mask.any(2)
-        each = self.objective(scores, micro)
-        self.meter.mean("train/loss", each, present.any(1))
+        scores, present = candidate_scores(self.scalar, micro), micro.mask.any(2)
+        losses = self.losses(scores, micro)
+        self.meter.mean("train/loss", losses, present.any(1))
         self.meter.mean("train/pair_accuracy", right(gaps(scores, present)), better(micro.rank, present))
         self.meter.mean("train/score", scores, present)
-        return each.sum() / totals.sequences
+        return losses.sum() / totals.sequences
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
-            scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
+            scores, num_tokens, present = candidate_scores(self.scalar, micro), micro.mask.sum(2), micro.mask.any(2)
             pairs, gap = better(micro.rank, present), gaps(scores, present)
-            meter.mean("val/loss", self.objective(scores, micro), present.any(1))
+            meter.mean("val/loss", self.losses(scores, micro), present.any(1))
             meter.mean("val/pair_accuracy", right(gap), pairs)
-            told = present & pairs.flatten(1).any(1)[:, None]
-            parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[told], (micro.rank == 0)[told]))
-        mine = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        gap, score, num_tokens, of_pairs, best = (torch.cat(ranks) for ranks in zip(*all_gather(mine), strict=True))
-        if self.zero_mean:
+            compared = present & pairs.flatten(1).any(1)[:, None]
+            parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[compared], (micro.rank == 0)[compared]))
+        own = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        gap, score, num_tokens, compared_score, is_best = (torch.cat(ranks) for ranks in zip(*all_gather(own), strict=True))
+        if self.settings.zero_mean:
             self.scalar.metadata["offset"] = float(score.double().mean())
         both_ways = torch.cat([gap, -gap])
         return meter.compute() | {
-            "val/auc": auc(of_pairs, best),
+            "val/auc": auc(compared_score, is_best),
             "val/calibration": calibration_error(both_ways.sigmoid(), torch.arange(len(both_ways)) < len(gap)),
             "val/length_correlation": correlation(score, num_tokens),
         }

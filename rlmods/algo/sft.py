@@ -3,43 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import torch
 from torch import Tensor
 
 from rlmods.aggregation import TokenMean
-from rlmods.algo.offline import Offline
+from rlmods.algo.learner import Learner
 from rlmods.policy.base import Policy
-from rlmods.training.collate import collate
 from rlmods.training.metrics import Meter
 from rlmods.training.packing import check_packing, packed
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
+from rlmods.training.sft_batch import sft_batch
+from rlmods.types import Experience, Prompt, Totals, check_bounds
 
 
-class SFT(Offline):
-    """Imitate the responses in the data: `-mean over response tokens of log pi(token | prompt, earlier tokens)`, EOS among them.
+@dataclass(frozen=True)
+class SFTSettings:
+    """Settings of supervised fine-tuning, `algo.*` in the configuration."""
 
-    Reads `prompt.meta["response"]`. The first stage of the classic road (InstructGPT, arXiv 2203.02155, section 3.5).
-    """
+    packing: bool = False
+    """Forward several rows as one if that takes fewer tokens. They do not attend to each other, and the loss is the same."""
+    pack_length: int = 1024
+    """Maximum number of tokens of a packed row; a longer example has a row of its own."""
 
-    groups: ClassVar[tuple[str, ...]] = (*Offline.groups, "rollout", "reward")
-    column: ClassVar[str] = "response"
+    def __post_init__(self) -> None:
+        check_bounds(self, "algo", {"pack_length": (self.pack_length >= 1, "at least 1")})
+
+
+class SFT(Learner):
+    """Supervised fine-tuning (InstructGPT, arXiv:2203.02155, section 3.5): `-mean over response tokens of log pi(token | prompt, earlier
+    tokens)`, EOS included. Reads `prompt.meta["response"]`."""
+
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "reward")
+    settings_type: ClassVar[type[Any]] = SFTSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("response",)
+    validation_column: ClassVar[str] = "response"
 
-    def __init__(self, *, packing: bool = False, pack_length: int = 1024, **shared: Any) -> None:
-        """
-        Args:
-            packing: forward several rows as one, where that takes fewer tokens; they do not see each other, and the loss is the same.
-            pack_length: tokens of such a row at most; a longer example goes alone.
-
-        Raises:
-            UserError: `pack_length` below 1.
-        """
-        super().__init__(**shared)
-        if pack_length < 1:
-            raise UserError(f"algo.pack_length={pack_length}: must be at least 1")
-        self.pack_length = pack_length if packing else None
+    @property
+    def pack_length(self) -> int | None:
+        """Tokens of a packed row; None without packing."""
+        return self.settings.pack_length if self.settings.packing else None
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
@@ -47,45 +50,25 @@ class SFT(Offline):
             check_packing(self.policy)
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
-        return imitation(prompts, self.policy, self.iteration).to(self.device)
+        return sft_batch(prompts, self.policy, self.iteration).to(self.device)
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        return nll(self.policy, self.meter, "train", self.pack_length)(micro, totals)
+        return sft_loss(self.policy, self.meter, "train", self.pack_length)(micro, totals)
 
     def measure(self, rows: Experience) -> dict[str, float]:
         meter = Meter(self.device)
-        loss = nll(self.policy, meter, "val", self.pack_length)
+        loss = sft_loss(self.policy, meter, "val", self.pack_length)
         for micro, _ in self.microbatches(rows):
             loss(micro, Totals(1, 1))
         return meter.compute()
 
 
-def imitation(prompts: Sequence[Prompt], policy: Policy, version: int) -> Experience:
-    """Rows to imitate: each prompt and its `meta["response"]`, which ends with the end-of-text token. The mask is True on the response.
-
-    Args:
-        version: iteration they are used in.
-    """
-    responses = [
-        Response(
-            prompt=prompt,
-            prompt_tokens=policy.encode(prompt),
-            tokens=(target := policy.encode_response(prompt.meta["response"])),
-            behavior_logprobs=[0.0] * len(target),
-            text=prompt.meta["response"],
-        )
-        for prompt in prompts
-    ]
-    group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
-    return collate(responses, scores, group, version=version, pad_id=policy.pad_id)
-
-
-def nll(policy: Policy, meter: Meter, name: str, pack_length: int | None = None) -> Callable[[Experience, Totals], Tensor]:
-    """`-sum over masked tokens of log pi / totals.tokens` as a loss for `Learner.update`.
+def sft_loss(policy: Policy, meter: Meter, name: str, pack_length: int | None = None) -> Callable[[Experience, Totals], Tensor]:
+    """Return the loss `-sum over masked tokens of log pi / totals.tokens`.
 
     Args:
         name: the loss (nats per token) is logged as `<name>/loss`, the entropy as `<name>/entropy`.
-        pack_length: tokens of a packed row; None: every example has a row of its own.
+        pack_length: tokens of a packed row; None: no packing.
     """
 
     def loss(micro: Experience, totals: Totals) -> Tensor:

@@ -82,7 +82,7 @@ class Summary(L.Callback):
         write_summary(
             self.directory.summary,
             label=self.label,
-            algo=learner.name,
+            algo=self.parts["algo"],
             parts=self.parts,
             iterations=learner.iteration,
             accuracy=self.accuracy,

@@ -14,7 +14,7 @@ from torch import nn
 from rlmods.run import RunDir
 
 if TYPE_CHECKING:
-    from rlmods.config.compose import Plan
+    from rlmods.config.plan import Plan
 
 
 @rank_zero_only
@@ -26,7 +26,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     steps = batch.epochs * batch.minibatches
     alone = "; on fresh rows the ratio is 1 in a single step, whatever ratio= says" if steps == 1 and "ratio" in plan.parts else ""
     main, *others = learner.networks
-    copied = list(learner.reference().trainable_tensors().values()) if learner.reference else []
+    copied = list(learner.reference.policy.trainable_tensors().values()) if learner.reference else []
     sizes = {name: _millions(network.parameters(), without=copied) for name, network in learner.networks.items()}
     trained = _millions(p for p in learner.networks[main].parameters() if p.requires_grad)
     share = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
@@ -43,14 +43,14 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": copy + freed if learner.reference else "none, as no KL is asked for",
         "data": f"{len(plan.splits.train)} prompts to train on, {len(plan.splits.val)} held out",
-        **({"ptx": f"{len(plan.ptx)} rows to imitate, {learner.stream.num_rows} beside each optimizer step"} if plan.ptx else {}),
+        **({"ptx": f"{len(plan.ptx)} rows to imitate, {plan.settings.ptx_rows} beside each optimizer step"} if plan.ptx else {}),
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} an iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{alone}",
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
-    if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(learner, "surplus", "") == "keep":
+    if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(plan.settings, "surplus", "") == "keep":
         lines["iteration"] += "; surplus groups wait for the next one"
     if num_ranks > 1:
         lines["iteration"] += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"

@@ -86,7 +86,9 @@ class Watchdog(Callback):
         self._signs += 1
 
     def _tell(self, learner: Any, **more: Any) -> None:
-        self._board.tell(place=learner.place, signs=self._signs, stage=learner.stage, iteration=learner.iteration + 1, **more)
+        self._board.tell(
+            place=learner.timer.progress, signs=self._signs, stage=learner.timer.phase, iteration=learner.iteration + 1, **more
+        )
 
     def _missing(self) -> str | None:
         """Who is gone, if somebody is: that may take a few beats to show."""

@@ -32,7 +32,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
 from rlmods.cli.command import KEPT, Output, command, configuration, find_policy, progress
-from rlmods.config.instantiate import block, make
+from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
@@ -74,9 +74,9 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     model, saved = (None, None) if source is None else find_policy(source, overrides)
     config = configuration(overrides, saved=saved, of_the_run=OF_THE_RUN, settings=Settings)
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
-    batch, rollout = block(config.batch, "batch", Batch), make(config.rollout, "rollout")
+    batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
     _check_variety(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
-    prompts = list(make(config.data, "data")().train)[: settings.num_prompts]
+    prompts = list(instantiate(config.data, "data")().train)[: settings.num_prompts]
     policy = _policy(model, config)
     output = Output(Path(settings.out).expanduser(), _facts(model, config, policy, batch.samples, settings))
     left = _left(prompts, output)
@@ -132,7 +132,7 @@ def _check_variety(samples: int, least: int, temperature: float) -> None:
 
 def _policy(model: str | Path | None, config: DictConfig) -> Policy:
     torch.manual_seed(config.seed)  # decides the weights of a policy that has none yet
-    policy: Policy = make(config.policy, "policy")() if model is None else load(model)
+    policy: Policy = instantiate(config.policy, "policy")() if model is None else load(model)
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 

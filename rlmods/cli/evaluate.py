@@ -19,7 +19,7 @@ import torch
 from omegaconf import DictConfig
 
 from rlmods.cli.command import command, configuration, find_policy
-from rlmods.config.instantiate import block, make
+from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
@@ -41,7 +41,7 @@ class Settings:
 class Alone:
     """One process, no Trainer."""
 
-    global_rank, iteration = 0, 0
+    rank, world_size = 0, 1
 
     def __init__(self) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -55,13 +55,13 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     """
     model, saved = find_policy(source, overrides)
     config = configuration(overrides, saved=saved, of_the_run=OF_THE_RUN, settings=Settings)
-    splits = make(config.data, "data")()
+    splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
     if saved is not None and not any(typed.lstrip("+~").startswith("reward") for typed in overrides):
         _keep_up(config, Path(model))
-    reward, rollout = make(config.reward, "reward"), make(config.rollout, "rollout")
-    validation = block(config.validation, "validation", Validation)
+    reward, rollout = instantiate(config.reward, "reward"), instantiate(config.rollout, "rollout")
+    validation = parse_settings(config.validation, "validation", Validation)
     ranks = Alone()
     policy = load(model).to(ranks.device)
     reference = None if config.reference is None else _reference(config.reference).to(ranks.device)
@@ -101,9 +101,9 @@ def kl_from(reference: Policy, policy: Policy, rollout: Any, prompts: Sequence[P
     rollout.sync(policy, iteration=0)
     responses = rollout.generate(prompts, samples=samples, iteration=0)
     scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
-    rows = collate(responses, scores, group, version=0, pad_id=policy.pad_id).to(policy.device)
+    rows = collate(responses, scores, group, policy_version=0, pad_id=policy.pad_id).to(policy.device)
     total = 0.0
-    for chosen in pack(rows.sizes, token_budget):
+    for chosen in pack(rows.forward_tokens, token_budget):
         micro = rows.select(chosen).trim()
         own, other = (x(micro.tokens, micro.mask, temperature=rollout.temperature).logprobs for x in (policy, reference))
         total += float((own - other).double().sum())

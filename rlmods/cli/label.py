@@ -28,7 +28,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from rlmods.cli.command import KEPT, Output, command, configuration, dropped_beside, progress
-from rlmods.config.instantiate import make
+from rlmods.config.instantiate import instantiate
 from rlmods.judge import Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.policy.fingerprint import fingerprint
@@ -66,7 +66,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         raise UserError(f"out={settings.out} is the file that is read: type another out=FILE")
     if "cache" in config.judge and config.judge.cache is None:
         config.judge.cache = f"{path}.judge.jsonl"
-    judge, facts = make(config.judge, "judge"), OmegaConf.to_container(config.judge, resolve=True)
+    judge, facts = instantiate(config.judge, "judge"), OmegaConf.to_container(config.judge, resolve=True)
     assert isinstance(facts, dict)
     if getattr(judge, "needs_answer", False) and all(row.get("answer") is None for row in rows):
         raise UserError(f"{source}: the judge compares with gold answers, and no row has one: type judge=neural or judge=llm")

@@ -24,6 +24,7 @@ from omegaconf import open_dict
 from rlmods.algo import Learner
 from rlmods.cli.command import command, configuration
 from rlmods.config import compose
+from rlmods.config.plan import Plan
 from rlmods.memory import Devices, Footprint, footprint, persistent, size
 from rlmods.memory.rehearsal import optimizer_step
 from rlmods.memory.workload import workload
@@ -53,7 +54,7 @@ class Settings:
 class Prediction:
     """Of a run."""
 
-    plan: compose.Plan
+    plan: Plan
     learner: Learner
     devices: Devices
     settings: Settings

@@ -1,73 +1,85 @@
-"""Configuration nodes to objects, with one plain line where that fails."""
+"""Instantiation of configuration nodes, with plain errors."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from hydra.errors import HydraException
-from hydra.utils import get_class, instantiate
+from hydra.utils import get_class
+from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlmods.algo import Learner
 from rlmods.config.plugins import explain
 from rlmods.types import UserError
 
+WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
 
-def make(config: DictConfig, group: str, *, partial: bool = False) -> Any:
-    """The object that a configuration's `_target_` names.
+
+def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any:
+    """Return the object that the `_target_` of a configuration node names, or with `partial` a function that creates it.
 
     Raises:
-        UserError: unknown or invalid settings, an import that fails; with the plugin's file and line where a plugin is at fault.
+        UserError: unknown or invalid settings, or an import that fails; with the plugin's file and line if a plugin is at fault.
     """
     try:
         if partial:
-            built = instantiate(config, _partial_=True, _convert_="all")
-            _refuse_unknown(built.func, built.keywords, group)
-            return built
-        return instantiate(config, _convert_="all")
+            function = hydra_instantiate(config, _partial_=True, _convert_="all")
+            _refuse_unknown(function.func, function.keywords, group)
+            return function
+        return hydra_instantiate(config, _convert_="all")
     except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError) as error:
-        if isinstance(cause := _root(error), UserError):
+        if isinstance(cause := _root_cause(error), UserError):
             raise cause from error
         if (plugin := explain(error)) is not None:
             raise plugin from error
         raise UserError(_explain_settings(cause, config, group)) from error
 
 
-def block(config: DictConfig, name: str, kind: type[Any]) -> Any:
-    """A dataclass of plain settings, its keys and types checked.
+def parse_settings(config: DictConfig, name: str, kind: type[Any]) -> Any:
+    """Return the dataclass `kind` with the values of a configuration node. Keys, types and bounds are checked.
 
     Raises:
-        UserError: an unknown key, a value of the wrong type or out of range.
+        UserError: an unknown key, or a value of the wrong type or out of range.
     """
     if not isinstance(config, DictConfig):
         raise UserError(f"{name}={config}: these are several settings, one each: type {name}.{fields(kind)[0].name}=...")
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
     _refuse_unknown(kind, values, name)
-    wanted = {"int": (int,), "int | None": (int, type(None)), "float": (int, float)}
+    types = get_type_hints(kind)
     for field in fields(kind):
-        value = values.get(field.name, field.default)
-        if isinstance(value, bool) or not isinstance(value, wanted[str(field.type)]):
-            raise UserError(f"{name}.{field.name}={value}: must be {'a whole number' if 'int' in str(field.type) else 'a number'}")
+        if field.name in values and (words := _mismatch(values[field.name], types[field.name])):
+            raise UserError(f"{name}.{field.name}={values[field.name]}: must be {words}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
         raise UserError(one_line(error)) from error
 
 
+def _mismatch(value: Any, annotation: Any) -> str | None:
+    """Return the allowed values in words if `value` is none of them, else None. A whole number is also allowed for a float."""
+    if get_origin(annotation) is Literal:
+        return None if value in get_args(annotation) else f"one of {', '.join(map(str, get_args(annotation)))}"
+    types: tuple[Any, ...] = get_args(annotation) or (annotation,)
+    allowed = (*types, int) if float in types else types
+    if isinstance(value, allowed) and (bool in types or not isinstance(value, bool)):
+        return None
+    return " or ".join(WORDS[kind] for kind in types)
+
+
 def _refuse_unknown(target: Any, keys: Iterable[str], group: str) -> None:
-    """Keys that the target does not take, where it can be told; `**options` hands them on to something that checks for itself."""
-    known = dict(inspect.signature(target).parameters)
-    if issubclass(target, Learner) if isinstance(target, type) else False:
-        known = {n: p for c in target.__mro__ if issubclass(c, Learner) for n, p in inspect.signature(c.__init__).parameters.items()}
-    elif any(p.kind is p.VAR_KEYWORD for p in known.values()):
+    """Raise UserError for keys that `target` does not take. A target with `**options` checks them itself."""
+    parameters = inspect.signature(target).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for key in keys:
-        if key not in known:
-            raise UserError(f"unknown key {group}.{key}: known are {', '.join(n for n in known if n not in ('self', 'shared'))}")
+        if key not in parameters:
+            known = ", ".join(parameters) or "none"
+            raise UserError(f"unknown key {group}.{key}: known are {known}")
 
 
 def _explain_settings(error: BaseException, config: DictConfig, group: str) -> str:
@@ -83,13 +95,13 @@ def _explain_settings(error: BaseException, config: DictConfig, group: str) -> s
     return text if text.startswith(f"{group}.") else f"{group}: {text}"
 
 
-def _root(error: BaseException) -> BaseException:
-    """What was raised first: Hydra wraps it."""
+def _root_cause(error: BaseException) -> BaseException:
+    """Return the first exception of the chain, which Hydra wraps in others."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def one_line(error: BaseException) -> str:
-    """What an error says, without line breaks."""
+    """Return the message of an error without line breaks."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from rlmods.algo import Learner
-from rlmods.config.compose import Plan
+from rlmods.config.plan import Plan
 from rlmods.distributed import sharding
 from rlmods.memory import rehearsal
 from rlmods.memory.allocations import Peak, retype

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlmods.algo import Learner
-from rlmods.config.compose import Plan, texts
+from rlmods.config.plan import Plan, texts
 from rlmods.policy.text import TokenizerMixin
 from rlmods.types import Prompt
 

@@ -1,15 +1,15 @@
-"""How large an iteration is."""
+"""Sizes of an iteration."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rlmods.types import UserError
+from rlmods.types import UserError, check_bounds
 
 
 @dataclass(frozen=True)
 class Batch:
-    """The size of one iteration; everything else follows from it."""
+    """Number of prompts, responses, optimizer steps and tokens of one iteration."""
 
     prompts: int = 32
     """Prompts of one iteration, over all ranks. Offline algorithms: rows."""
@@ -22,22 +22,20 @@ class Batch:
     token_budget: int = 8192
     """Tokens of one forward and backward, padding included. Memory grows with it; results do not change."""
     max_norm: float = 1.0
-    """Gradients are scaled down to this global norm."""
+    """Gradients are clipped to this global norm."""
     max_nonfinite: int = 3
-    """Optimizer steps in a row that a NaN or infinite loss or gradient may cost; that many end the run."""
+    """Number of consecutive optimizer steps with a NaN or infinite loss or gradient that ends the run; fewer are skipped."""
 
     def __post_init__(self) -> None:
-        for name in ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"batch.{name}={getattr(self, name)}: must be at least 1")
-        if self.max_norm <= 0:
-            raise ValueError(f"batch.max_norm={self.max_norm}: must be positive; batch.max_norm=inf switches clipping off")
+        counts = ("prompts", "samples", "epochs", "minibatches", "token_budget", "max_nonfinite")
+        check_bounds(self, "batch", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
+        check_bounds(self, "batch", {"max_norm": (self.max_norm > 0, "positive; batch.max_norm=inf switches clipping off")})
 
     def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
-        """
+        """Check that ranks can share the prompts, and minibatches the rows of a rank, evenly.
+
         Raises:
-            UserError: the ranks cannot share the prompts evenly, or cannot cut their rows into minibatches of equal size, so that a step
-                would not be what it is on one rank.
+            UserError: they cannot, so that a step would not equal that of a single rank.
         """
         if self.prompts % num_ranks:
             advice = f"type batch.prompts={-(-self.prompts // num_ranks) * num_ranks}"
@@ -45,5 +43,5 @@ class Batch:
         rows = self.prompts // num_ranks * rows_per_prompt
         if rows % self.minibatches:
             fits = ", ".join(str(n) for n in range(1, 65) if rows % n == 0)
-            shares = f"the {rows} rows of each of {num_ranks} ranks"
-            raise UserError(f"batch.minibatches={self.minibatches} does not divide {shares}: type one of {fits}")
+            rows_of_rank = f"the {rows} rows of each of {num_ranks} ranks"
+            raise UserError(f"batch.minibatches={self.minibatches} does not divide {rows_of_rank}: type one of {fits}")

@@ -1,4 +1,4 @@
-"""Groups that are worth training on, waiting until an iteration has enough of them."""
+"""Groups that wait until an iteration has enough of them to train on."""
 
 from __future__ import annotations
 
@@ -8,59 +8,69 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlmods.training.rank_state import reshard_rows, share
+from rlmods.distributed.collectives import Ranks
+from rlmods.training.rank_state import rank_state, reshard_rows
 from rlmods.types import Experience
 
 
-class Pool:
-    """Kept groups in the order in which they were drawn, and rejected ones to stand in, without loss, where too few were kept."""
+class SampleBuffer:
+    """Kept groups in the order of sampling, and rejected groups, which fill up an iteration without loss if too few are kept."""
 
-    def __init__(self) -> None:
+    def __init__(self, ranks: Ranks) -> None:
+        self.ranks = ranks
         self.kept: Experience | None = None
         self.rejected: Experience | None = None
+        self.num_pushed = 0
+        """Generation batches pushed for the current iteration."""
 
-    def add(self, experience: Experience, keep: Tensor) -> None:
-        """Sort the rows of whole groups into kept and rejected ones."""
-        self.kept = _append(self.kept, experience.select(keep))
-        self.rejected = _append(self.rejected, experience.select(~keep))
+    def push(self, batch: Experience, keep: Tensor) -> None:
+        """Add one generation batch. `keep` [N] is True on the rows of kept groups."""
+        self.kept = _append(self.kept, batch.select(keep))
+        self.rejected = _append(self.rejected, batch.select(~keep))
+        self.num_pushed += 1
 
     @property
     def num_groups(self) -> int:
-        """Kept groups."""
+        """Number of kept groups on this rank."""
         return 0 if self.kept is None else len(torch.unique(self.kept.group))
 
-    def take(self, num_groups: int) -> Experience:
-        """Remove and return the oldest kept groups, topped up with rejected ones whose mask is empty: always `num_groups` groups."""
+    def min_groups(self) -> int:
+        """Return the smallest number of kept groups of any rank."""
+        return int(self.ranks.reduce(torch.tensor(self.num_groups), "min"))
+
+    def pop(self, num_groups: int) -> Experience:
+        """Remove and return the oldest kept groups, filled up to `num_groups` with rejected groups whose mask is empty."""
         assert self.kept is not None
         assert self.rejected is not None
         oldest = torch.unique(self.kept.group)[:num_groups]
         spare = torch.unique(self.rejected.group)[: num_groups - len(oldest)]
-        taken = torch.isin(self.kept.group, oldest)
-        rows = [self.kept.select(taken), self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss()]
-        self.kept = self.kept.select(~taken)
+        popped = torch.isin(self.kept.group, oldest)
+        rows = [self.kept.select(popped), self.rejected.select(torch.isin(self.rejected.group, spare)).without_loss()]
+        self.kept = self.kept.select(~popped)
         return Experience.concat(rows)
 
-    def newest(self, num_groups: int) -> Experience:
-        """Keep that many kept groups, those drawn last, and return them."""
+    def keep_newest(self, num_groups: int) -> Experience:
+        """Drop all kept groups except the `num_groups` newest, and return these."""
         assert self.kept is not None
         groups = torch.unique(self.kept.group)
         self.kept = self.kept.select(torch.isin(self.kept.group, groups[max(0, len(groups) - num_groups) :]))
         return self.kept
 
     def end_iteration(self) -> None:
-        """Forget what was rejected."""
-        self.rejected = None
-
-    def share(self) -> dict[str, Any]:
-        """What waits on this rank."""
-        return share(self.kept)
-
-    def load_rank_states(self, ranks: Sequence[Mapping[str, Any]], rank: int, num_ranks: int) -> None:
-        self.kept = reshard_rows(ranks, rank, num_ranks)
+        """Drop rejected groups and start counting generation batches anew."""
+        self.rejected, self.num_pushed = None, 0
 
     def to(self, device: torch.device) -> None:
-        """Move what waits, after a checkpoint was read on the CPU."""
+        """Move the kept groups to a device, after a checkpoint was loaded on the CPU."""
         self.kept = None if self.kept is None else self.kept.to(device)
+
+    def rank_state(self) -> dict[str, Any]:
+        """Return the kept groups of this rank, for the checkpoint."""
+        return rank_state(self.kept)
+
+    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
+        """Load this rank's part of the kept groups of all ranks."""
+        self.kept = reshard_rows(states, rank, world_size)
 
 
 def _append(rows: Experience | None, more: Experience) -> Experience:

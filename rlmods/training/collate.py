@@ -1,4 +1,4 @@
-"""PolicyOutput responses to tensors."""
+"""Scored responses to tensors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from rlmods.types import Experience, Response, Scores
 
 
-def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, version: int, pad_id: int) -> Experience:
-    """Right-padded rows, one a response. An outcome reward sits on the last sampled token, rewards by step on the last token of each
-    (`steps`); an unscored row has an empty mask.
+def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, policy_version: int, pad_id: int) -> Experience:
+    """Collate responses into right-padded rows, one per response.
 
-    `old_logprobs` are NaN: not scored yet.
+    An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
+    row is empty. `old_logprobs` are NaN: not computed yet.
     """
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
     shape = (len(responses), int(lengths.max()))
@@ -43,7 +43,7 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, ver
         old_logprobs=torch.full(shape, math.nan),
         behavior_logprobs=behavior,
         advantages=torch.zeros(shape),
-        version=torch.full((len(responses),), version),
+        policy_version=torch.full((len(responses),), policy_version),
         group=group,
         steps=steps,
     )

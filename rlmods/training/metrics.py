@@ -1,20 +1,30 @@
-"""Means and maxima that are right over microbatches of unequal size and over ranks: sums and counts, divided once."""
+"""What is logged: metrics over microbatches and ranks, wall time by phase, and the metrics of responses and updates.
+
+Means are sums and counts that are divided once, so microbatches of unequal size and ranks with unequal work give the exact mean.
+"""
 
 from __future__ import annotations
 
+import math
 import resource
 import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 from torchmetrics import MaxMetric, Metric, SumMetric
 
-from rlmods.distributed.collectives import all_gather
+from rlmods.distributed.collectives import Ranks, all_gather
+from rlmods.ops import constant_group, masked_mean
+from rlmods.types import Experience, Response, Scores
 
 
 class Mean(Metric):
-    """Sum over count; -inf without any.
+    """Sum over count; -inf for a count of 0.
 
     torchmetrics' MeanMetric forgets its weights under `nan_strategy="disable"`, and hides NaN under the others."""
 
@@ -35,12 +45,12 @@ class Mean(Metric):
         return self.sum / self.count if self.count else torch.full_like(self.sum, -torch.inf)
 
 
-NOTHING: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), MaxMetric: (-torch.inf,), SumMetric: (0.0,)}
-"""What changes nothing, by kind."""
+IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), MaxMetric: (-torch.inf,), SumMetric: (0.0,)}
+"""Identity update per metric type."""
 
 
 class Meter:
-    """Metrics of one iteration by name. A rank need not know those of the others."""
+    """Metrics of one iteration by name. Ranks may add different names."""
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
@@ -55,31 +65,166 @@ class Meter:
         self._get(name, Mean).update(total, count)
 
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
-        """Keep the largest element of `x` where `where` is True."""
+        """Add the elements of `x` where `where` is True to the maximum called `name`."""
         x = torch.where(where, x.detach().double(), -torch.inf)
         self._get(name, MaxMetric).update(x.max() if x.numel() else torch.tensor(-torch.inf, device=self.device))
 
-    def total(self, name: str, count: int) -> None:
-        """Add to the count called `name`."""
-        self._get(name, SumMetric).update(torch.tensor(count, dtype=torch.float64, device=self.device))
+    def sum(self, name: str, value: int) -> None:
+        """Add `value` to the sum called `name`."""
+        self._get(name, SumMetric).update(torch.tensor(value, dtype=torch.float64, device=self.device))
 
     def compute(self) -> dict[str, float]:
-        """Values over all ranks; a metric to which nobody added anything is left out."""
+        """Return the values over all ranks, without metrics to which no element was added."""
         for rank in all_gather({name: type(metric) for name, metric in self.metrics.items()}):
             for name in rank.keys() - self.metrics.keys():
-                self._get(name, rank[name]).update(*NOTHING[rank[name]])
+                self._get(name, rank[name]).update(*IDENTITY[rank[name]])
         values = {name: float(self.metrics[name].compute()) for name in sorted(self.metrics)}
         return {name: value for name, value in values.items() if value != -torch.inf}
 
+    def reset(self, device: torch.device | None = None) -> None:
+        """Remove all metrics; from now on they are on `device`, if given."""
+        self.metrics = {}
+        self.device = self.device if device is None else device
+
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:
-            made = kind() if kind is Mean else kind(nan_strategy="disable")
-            self.metrics[name] = made.set_dtype(torch.float64).to(self.device)
+            metric = kind() if kind is Mean else kind(nan_strategy="disable")
+            self.metrics[name] = metric.set_dtype(torch.float64).to(self.device)
         return self.metrics[name]
 
 
+class PhaseTimer:
+    """Wall time by phase of the iteration, and the progress that the watchdog compares between ranks."""
+
+    def __init__(self, on_safe_point: Callable[[], None]) -> None:
+        """
+        Args:
+            on_safe_point: called often, at points where an exception leaves nothing half written.
+        """
+        self.on_safe_point = on_safe_point
+        self.phase = "start"
+        self.progress = 0
+        """Number of phases and microbatches begun or ended; ranks advance it identically."""
+        self.seconds: Counter[str] = Counter()
+
+    @contextmanager
+    def __call__(self, phase: str) -> Iterator[None]:
+        """Add the wall time of the block to `seconds[phase]`."""
+        self.on_safe_point()
+        start = time.perf_counter()
+        with self.within(phase):
+            yield
+        self.seconds[phase] += time.perf_counter() - start  # type: ignore[assignment]
+
+    @contextmanager
+    def within(self, phase: str) -> Iterator[None]:
+        """Set the current phase for the block."""
+        outer, self.phase, self.progress = self.phase, phase, self.progress + 1
+        yield
+        self.phase, self.progress = outer, self.progress + 1
+
+    def advance(self) -> None:
+        """Count one microbatch."""
+        self.progress += 1
+        self.on_safe_point()
+
+
 def peak_memory_mb(device: torch.device) -> float:
-    """Most memory held so far: on the GPU, or by this process."""
+    """Return the peak memory so far in MiB: allocated on the GPU, or resident in this process."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
+
+
+def known(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+    """Return the values with 0 in place of None, and a mask that is False there."""
+    filled = torch.tensor([0.0 if v is None else v for v in values], dtype=torch.float64)
+    return filled, torch.tensor([v is not None for v in values], dtype=torch.bool)
+
+
+def correctness(scores: Scores) -> Tensor:
+    """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a paid reward knows it, else the total reward;
+    NaN for unscored responses."""
+    correct = [None] * len(scores.values) if scores.correct is None or scores.monitored else scores.correct
+    source = [None if value is None else value if c is None else c for value, c in zip(scores.values, correct, strict=True)]
+    return torch.tensor([math.nan if x is None else float(x) for x in source], dtype=torch.float64)
+
+
+def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, group: Tensor, selected: Tensor) -> None:
+    """Log the metrics of all sampled responses, whether selected for training or not."""
+    filter_scores = correctness(scores).to(group.device)
+    texts: dict[int, list[str]] = {}
+    for i, response in zip(group.tolist(), responses, strict=True):
+        texts.setdefault(i, []).append(response.text)
+    meter.mean("train/reward", *known(scores.values))
+    if scores.correct is not None:
+        meter.mean("train/accuracy", *known(scores.correct))
+    for name, values in scores.terms.items():
+        meter.mean(f"train/reward/{name}", *known(values))
+    for name, count in scores.counts.items():
+        meter.sum(f"reward/{name}", count)
+    meter.mean("train/unscored_fraction", filter_scores.isnan().double())
+    meter.sum("train/responses", len(responses))
+    meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
+    meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
+    meter.mean("train/flat_group_fraction", constant_group(filter_scores.nan_to_num(0.0), ~filter_scores.isnan(), group).double())
+    meter.mean("train/kept_fraction", selected.double())
+    meter.mean("train/unique_fraction", torch.tensor([len(set(group_texts)) / len(group_texts) for group_texts in texts.values()]))
+
+
+def log_update(
+    meter: Meter, micro: Experience, log_ratio: Tensor, old_logprobs: Tensor, entropy: Tensor, clipped: Tensor, iteration: int
+) -> Tensor:
+    """Log entropy, distance from the old policy and from the sampler, and clipping of one microbatch.
+
+    Returns [2]: the KL estimate `r - 1 - log r` summed over tokens, and the number of tokens, of rows sampled in this `iteration`. Older
+    rows are left out because their ratio includes earlier updates."""
+    d, mask = log_ratio.detach(), micro.mask
+    meter.mean("train/entropy", entropy, mask)
+    kl, fresh = d.exp() - 1 - d, mask & (micro.policy_version == iteration)[:, None]
+    meter.mean("train/kl_old", kl, fresh)
+    meter.mean("train/clip_fraction/low", (clipped & (micro.advantages < 0)).double(), mask)
+    meter.mean("train/clip_fraction/high", (clipped & (micro.advantages > 0)).double(), mask)
+    meter.maximum("train/ratio_max", d.exp(), mask)
+    meter.mean("train/sampler_logprob_gap", (old_logprobs - micro.behavior_logprobs).abs(), mask)
+    return torch.stack([torch.where(fresh, kl, 0.0).double().sum(), fresh.sum().double()])
+
+
+def log_critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, ranks: Ranks) -> None:
+    """Log the explained variance of the critic before its update, `1 - Var(R - V) / Var(R)` over all ranks, and the means of V and R."""
+    residual, target = (torch.where(mask, x, 0.0).double() for x in (returns - values, returns))
+    count = ranks.reduce(mask.sum()).clamp(min=1)
+
+    def variance(x: Tensor) -> Tensor:
+        mean = ranks.reduce(x.sum()) / count
+        return ranks.reduce(torch.where(mask, x - mean, 0.0).square().sum()) / count
+
+    total = variance(target)
+    if total > 0:
+        meter.mean("train/explained_variance", 1 - variance(residual) / total)
+    meter.mean("train/value", values, mask)
+    meter.mean("train/return", returns, mask)
+
+
+def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
+    """Return one row of the sample log: response i with its scores."""
+    prompt = response.prompt
+    return {
+        "id": prompt.id,
+        "prompt": prompt.text if prompt.messages is None else list(prompt.messages),
+        "answer": prompt.answer,
+        "response": response.text,
+        "tokens": list(response.tokens),
+        "finish": response.finish,
+        "reward": scores.values[i],
+        "correct": None if scores.correct is None else scores.correct[i],
+        **{f"reward/{name}": values[i] for name, values in scores.terms.items()},
+        **{name: column[i] for name, column in scores.columns.items()},
+    }
+
+
+def sample_rows(responses: Sequence[Response], scores: Scores, batch: Experience, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
+    """Return the rows of the sample log of an iteration, one per response."""
+    advantages = masked_mean(batch.advantages, batch.mask).tolist()
+    columns = ({"iteration": iteration, "advantage": a, "kept": k} for a, k in zip(advantages, selected.tolist(), strict=True))
+    return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]

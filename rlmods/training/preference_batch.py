@@ -12,53 +12,62 @@ from rlmods.policy.text import TokenizerMixin
 from rlmods.types import PreferenceBatch, Prompt
 
 
-def collate_preferences(prompts: Sequence[Prompt], speaker: TokenizerMixin) -> PreferenceBatch:
-    """Right-padded rows of `prompt.meta["candidates"]` with their `ranks`, and `margin` and `finished` where the data has them.
+def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) -> PreferenceBatch:
+    """Collate `prompt.meta["candidates"]` with their `ranks`, and `margin` and `finished` if the data has them, into right-padded rows.
 
-    A prompt without a margin among others with one gets 0. Where a prompt has fewer candidates than another, padding ids without a mask
-    stand in for the rest.
+    A prompt without a margin among others with one gets 0. A prompt with fewer candidates than another is filled up with padding.
     """
-    said = []
+    responses = []
     for prompt in prompts:
         candidates = prompt.meta["candidates"]
         finished = prompt.meta.get("finished") or [True] * len(candidates)
-        said.append([speaker.encode_response(text, finished=end) for text, end in zip(candidates, finished, strict=True)])
+        responses.append([tokenizer.encode_response(text, finished=end) for text, end in zip(candidates, finished, strict=True)])
     ranks = [list(prompt.meta["ranks"]) for prompt in prompts]
     margins = [prompt.meta.get("margin") for prompt in prompts]
     margin = None if all(m is None for m in margins) else torch.tensor([float(m or 0.0) for m in margins])
-    return stack([speaker.encode(prompt) for prompt in prompts], said, ranks, speaker.pad_id, margin)
+    return pad_preferences([tokenizer.encode(prompt) for prompt in prompts], responses, ranks, tokenizer.pad_id, margin)
 
 
-def stack(
-    asked: Sequence[list[int]], said: Sequence[list[list[int]]], ranks: Sequence[list[int]], pad_id: int, margin: Tensor | None = None
+def pad_preferences(
+    prompts: Sequence[list[int]],
+    responses: Sequence[list[list[int]]],
+    ranks: Sequence[list[int]],
+    pad_id: int,
+    margin: Tensor | None = None,
 ) -> PreferenceBatch:
-    """Prompt ids, and ids and rank of each of a prompt's responses, as tensors."""
-    lengths = torch.zeros(len(asked), max(len(responses) for responses in said), dtype=torch.long)
-    for p, responses in enumerate(said):
-        for k, response in enumerate(responses):
-            lengths[p, k] = len(asked[p]) + len(response)
+    """Pad token ids of prompts and of the responses to each of them into one batch.
+
+    Args:
+        prompts: ids of each prompt.
+        responses: ids of each response, by prompt.
+        ranks: rank of each response, by prompt.
+    """
+    lengths = torch.zeros(len(prompts), max(len(group) for group in responses), dtype=torch.long)
+    for p, group in enumerate(responses):
+        for k, response in enumerate(group):
+            lengths[p, k] = len(prompts[p]) + len(response)
     tokens = torch.full((*lengths.shape, int(lengths.max())), pad_id)
     mask, rank = torch.zeros(tokens.shape, dtype=torch.bool), torch.zeros_like(lengths)
-    for p, responses in enumerate(said):
-        for k, response in enumerate(responses):
-            tokens[p, k, : lengths[p, k]] = torch.tensor([*asked[p], *response])
-            mask[p, k, len(asked[p]) : lengths[p, k]] = True
+    for p, group in enumerate(responses):
+        for k, response in enumerate(group):
+            tokens[p, k, : lengths[p, k]] = torch.tensor([*prompts[p], *response])
+            mask[p, k, len(prompts[p]) : lengths[p, k]] = True
             rank[p, k] = ranks[p][k]
     return PreferenceBatch(tokens=tokens, mask=mask, lengths=lengths, rank=rank, margin=margin)
 
 
-def scored(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
-    """Pooled numbers of each response [P, K], without the offset; 0 where there is none."""
+def candidate_scores(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
+    """Return the pooled score of each response [P, K], without the model's offset; 0 for missing candidates."""
     numbers, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
     return pool(numbers, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
 
 
 def mismatched(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
-    """Every prompt followed by the responses to the next one (the last by those to the first), cut off at `context_length` tokens."""
+    """Pair every prompt with the responses to the next one (the last with those to the first), truncated to `context_length` tokens."""
     start = rows.lengths - rows.mask.sum(2)
-    there = start.argmax(1)  # a candidate that is not there has no prompt
-    asked = [rows.tokens[p, k, : start[p, k]].tolist() for p, k in enumerate(there.tolist())]
-    said = [[row[where].tolist() for row, where in zip(*of_prompt, strict=True)] for of_prompt in zip(rows.tokens, rows.mask, strict=True)]
-    moved = said[1:] + said[:1]
-    cut = [[response[: context_length - len(prompt)] for response in responses] for prompt, responses in zip(asked, moved, strict=True)]
-    return stack(asked, cut, rows.rank.tolist(), 0)
+    first = start.argmax(1)  # a candidate that exists: a missing one has no prompt
+    prompts = [rows.tokens[p, k, : start[p, k]].tolist() for p, k in enumerate(first.tolist())]
+    responses = [[row[mask].tolist() for row, mask in zip(*group, strict=True)] for group in zip(rows.tokens, rows.mask, strict=True)]
+    shifted = responses[1:] + responses[:1]
+    truncated = [[ids[: context_length - len(prompt)] for ids in group] for prompt, group in zip(prompts, shifted, strict=True)]
+    return pad_preferences(prompts, truncated, rows.rank.tolist(), 0)

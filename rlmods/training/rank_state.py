@@ -1,4 +1,4 @@
-"""Rows that ranks hold of their own, in a checkpoint of all ranks, reshard anew where another number of them goes on."""
+"""Rows that each rank holds for itself: saving them, and redistributing them if a run resumes on another number of ranks."""
 
 from __future__ import annotations
 
@@ -12,43 +12,45 @@ from rlmods.types import Experience
 
 T = TypeVar("T")
 
-Plain = Mapping[str, Tensor | None] | None
-"""The columns of some rows; None or empty: no rows."""
+Columns = Mapping[str, Tensor | None] | None
+"""Tensors of some rows by field name; None or empty for no rows."""
 
 
-def share(rows: Experience | None) -> dict[str, Any]:
-    """Plain tensors on the CPU, for the checkpoint."""
+def rank_state(rows: Experience | None) -> dict[str, Any]:
+    """Return the rows as plain CPU tensors, for the checkpoint."""
     return {} if rows is None or not len(rows) else dict(rows.trim().to("cpu").tensors())
 
 
-def reshard_rows(ranks: Sequence[Plain], rank: int, num_ranks: int) -> Experience | None:
-    """This rank's rows. Where the number of ranks has changed, every rank gets whole groups in turn, in the order in which they were drawn,
-    under ids below those of any group yet to come."""
-    held = [None if not part else Experience(**part) for part in ranks]  # type: ignore[arg-type]
-    if len(held) == num_ranks:
+def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Experience | None:
+    """Return the rows of this rank, given those of all ranks in a checkpoint.
+
+    With an unchanged number of ranks each gets its own. Otherwise whole groups are dealt round-robin in the order in which they were
+    sampled, with ids below those of all groups to come."""
+    held = [None if not part else Experience(**part) for part in states]  # type: ignore[arg-type]
+    if len(held) == world_size:
         return held[rank]
-    places = [_numbered(part.group) if part is not None else torch.zeros(0, dtype=torch.long) for part in held]
-    # The k-th group of every rank was drawn at about the same time: in turn over ranks.
-    order = [place * len(held) + i for i, place in enumerate(places)]
-    known = [part for part in held if part is not None]
-    if not known:
+    indices = [_enumerate(part.group) if part is not None else torch.zeros(0, dtype=torch.long) for part in held]
+    # The k-th groups of all ranks were sampled at about the same time: interleave the ranks.
+    order = [index * len(held) + i for i, index in enumerate(indices)]
+    parts = [part for part in held if part is not None]
+    if not parts:
         return None
-    groups = _numbered(torch.cat(order))
+    groups = _enumerate(torch.cat(order))
     num_groups = int(groups.max()) + 1
-    rows = Experience.concat(known)
-    rows = rows.select(groups % num_ranks == rank) if num_groups else rows
-    mine = groups[groups % num_ranks == rank]
-    return None if not len(rows) else Experience(**dict(rows.tensors()) | {"group": mine - num_groups})  # type: ignore[arg-type]
+    rows = Experience.concat(parts)
+    rows = rows.select(groups % world_size == rank) if num_groups else rows
+    own_groups = groups[groups % world_size == rank]
+    return None if not len(rows) else Experience(**dict(rows.tensors()) | {"group": own_groups - num_groups})  # type: ignore[arg-type]
 
 
-def reshard(ranks: Sequence[Sequence[T]], rank: int, num_ranks: int) -> list[T]:
-    """This rank's items; in turn, where the number of ranks has changed."""
-    if len(ranks) == num_ranks:
-        return list(ranks[rank])
-    return [item for part in ranks for item in part][rank::num_ranks]
+def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]:
+    """Return the items of this rank, given those of all ranks; dealt round-robin if the number of ranks has changed."""
+    if len(items) == world_size:
+        return list(items[rank])
+    return [item for part in items for item in part][rank::world_size]
 
 
-def _numbered(x: Tensor) -> Tensor:
-    """0 for the smallest value, 1 for the next."""
-    _, place = torch.unique(x, return_inverse=True)
-    return cast(Tensor, place)
+def _enumerate(x: Tensor) -> Tensor:
+    """Replace each value by its index among the sorted distinct values."""
+    _, index = torch.unique(x, return_inverse=True)
+    return cast(Tensor, index)

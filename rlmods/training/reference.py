@@ -1,4 +1,4 @@
-"""The policy that distances are measured from."""
+"""The reference policy."""
 
 from __future__ import annotations
 
@@ -14,60 +14,56 @@ from rlmods.types import UserError
 
 
 class Reference:
-    """A frozen copy of the policy as it is where training starts; with `every`, as it is after each so many iterations.
+    """A frozen copy of the policy as it is when training starts.
 
-    It is no module, so that its weights stay out of optimizer and checkpoint: loading the policy that training started from makes them
-    again, and their fingerprint tells whether it did. Those that follow the policy go into `state_dict`. False where there is none.
+    It is not a submodule of the LightningModule, so its weights are in neither the optimizer nor the checkpoint: loading the initial policy
+    restores them, and a fingerprint verifies that it is the same policy. If `moves` is set, the weights follow the policy during training
+    and are part of `state_dict`.
     """
 
-    def __init__(self, policy: Policy | None = None, every: int | None = None) -> None:
-        self.policy = None if policy is None else policy.frozen_copy()
-        self.every = every
-        self.origin = None if policy is None else fingerprint(policy)
+    def __init__(self, policy: Policy) -> None:
+        self._policy: Policy | None = policy.frozen_copy()
+        self.fingerprint = fingerprint(policy)
+        self.moves = False
+        """True if the weights change during training (`MovingReference`)."""
 
-    def __bool__(self) -> bool:
-        return self.policy is not None
-
-    def __call__(self) -> Policy:
-        assert self.policy is not None  # whoever asks has made one
-        return self.policy
-
-    def to(self, device: torch.device) -> None:
-        for network in self.networks:
-            if not is_sharded(network):  # its shards are where they belong
-                network.to(device)
-
-    def release(self) -> None:
-        """Free its memory: what it would say is known."""
-        self.policy = None
+    @property
+    def policy(self) -> Policy:
+        """The frozen policy."""
+        assert self._policy is not None, "the reference was released"
+        return self._policy
 
     @property
     def networks(self) -> list[Policy]:
-        """What it takes to ask it beside the policy, for those who shard it: nothing where it is an adapter in the policy's network."""
-        return [] if self.policy is None or self.policy.shares_network else [self.policy]
+        """Modules to shard; empty after `release`, or if the reference is a second adapter in the policy's network."""
+        return [] if self._policy is None or self._policy.shares_network else [self._policy]
 
-    @property
-    def moves(self) -> bool:
-        """Whether it follows the policy."""
-        return self.policy is not None and self.every is not None
+    def to(self, device: torch.device) -> None:
+        """Move the reference to a device; a sharded one stays where its shards are."""
+        for network in self.networks:
+            if not is_sharded(network):
+                network.to(device)
 
-    def follow(self, learner: Any) -> None:
-        """Become the learner's policy where a round of `every` iterations has ended: before the first batch of the next one, so that what
-        is measured at the end of a round is still measured from where the round began."""
-        if self.moves and learner.iteration > 0 and learner.iteration % self.every == 0:
-            self().load_tensors(learner.policy.trainable_tensors())
+    def release(self) -> None:
+        """Free the memory of the reference, once all its log-probabilities are computed."""
+        self._policy = None
+
+    def copy_from(self, policy: Policy) -> None:
+        """Copy the weights of `policy`."""
+        self.policy.load_tensors(policy.trainable_tensors())
 
     def state_dict(self) -> dict[str, Any]:
-        return {"origin": self.origin} | (
-            {"weights": to_full({n: x.detach() for n, x in self().trainable_tensors().items()})} if self.moves else {}
-        )
+        """Return the fingerprint of the initial policy and, if the reference moves, its weights."""
+        weights = {name: x.detach() for name, x in self.policy.trainable_tensors().items()} if self.moves else {}
+        return {"origin": self.fingerprint} | ({"weights": to_full(weights)} if self.moves else {})
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """
+        """Load the weights of a moving reference, or verify that the initial policy is the same.
+
         Raises:
-            UserError: the policy that training starts from is another one than it was.
+            UserError: training started from another policy.
         """
         if self.moves:
-            self().load_tensors(state["weights"])
-        elif self.origin is not None and state.get("origin", self.origin) != self.origin:
-            raise UserError("the reference is where training began, and policy= is not that any more: give the policy as it was then")
+            self.policy.load_tensors(state["weights"])
+        elif state.get("origin", self.fingerprint) != self.fingerprint:
+            raise UserError("the reference is the policy that training started from, and policy= is another one now: restore it to resume")

@@ -13,7 +13,7 @@ import pytest
 from rlmods.cli import plugin
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
-from rlmods.config.instantiate import make
+from rlmods.config.instantiate import instantiate
 from rlmods.types import UserError
 
 
@@ -43,7 +43,7 @@ class TestNew:
         plugin.new(group, f"own_{group}", folder)
         plugins.register()
         config = configuration([f"{group}=own_{group}"])
-        part = make(config[group], group)
+        part = instantiate(config[group], group)
         assert type(part).__name__ == f"Own{group.capitalize()}"
         assert plugin.found()[f"own_{group}"]["options"] == [f"{group}=own_{group}"]
 
@@ -111,10 +111,10 @@ class TestInstalledPackages:
         package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
-        assert make(configuration(["reward=loud", "reward.volume=3"]).reward, "reward").volume == 3
+        assert instantiate(configuration(["reward=loud", "reward.volume=3"]).reward, "reward").volume == 3
         assert plugin.found()["loud"] == {"folder": str(tmp_path / "site/loud_rewards/conf"), "options": ["reward=loud"]}
         with pytest.raises(UserError, match=r"loud_rewards/__init__\.py:4: ZeroDivisionError"):
-            make(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
+            instantiate(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
 
     def test_that_cannot_be_imported_are_one_line(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})

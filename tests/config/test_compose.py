@@ -13,7 +13,7 @@ from hydra import initialize_config_dir
 from omegaconf import OmegaConf, open_dict
 
 from rlmods.config import compose, plugins
-from rlmods.config.compose import Plan
+from rlmods.config.plan import Plan
 from rlmods.policy import Tiny
 from rlmods.run import name
 from rlmods.types import Prompt, UserError

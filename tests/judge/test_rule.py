@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from hydra import compose, initialize_config_dir
 
-from rlmods.config.instantiate import make
+from rlmods.config.instantiate import instantiate
 from rlmods.config.options import CONF
 from rlmods.judge import Rule, rank
 from rlmods.reward import Accuracy, Format
@@ -55,5 +55,5 @@ class TestRule:
     @pytest.mark.parametrize(("typed", "kind"), [([], Accuracy), (["+reward@judge.reward=format"], Format)])
     def test_from_the_command_line(self, typed, kind):
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            judge = make(compose("train", ["judge=rule", *typed]).judge, "judge")
+            judge = instantiate(compose("train", ["judge=rule", *typed]).judge, "judge")
         assert isinstance(judge.scorer, kind)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rlmods.config.instantiate import make
+from rlmods.config.instantiate import instantiate
 from rlmods.reward import JSON, WeightedSum
 from rlmods.reward.json_schema import extract_json
 from rlmods.reward.strict_json import validator
@@ -28,7 +28,7 @@ def score(text: str, **settings: Any) -> float | None:
 
 def made(file: Path) -> Any:
     """As the command line does."""
-    return make(OmegaConf.create({"_target_": "rlmods.reward.JSON", "schema": str(file)}), "reward")
+    return instantiate(OmegaConf.create({"_target_": "rlmods.reward.JSON", "schema": str(file)}), "reward")
 
 
 def matched(*rows: Response, **settings: Any) -> Scores:

@@ -5,7 +5,7 @@ import time
 import pytest
 from omegaconf import OmegaConf
 
-from rlmods.config.instantiate import make
+from rlmods.config.instantiate import instantiate
 from rlmods.reward import Regex
 from rlmods.types import UserError
 from tests.reward.samples import response
@@ -55,6 +55,6 @@ def test_a_pattern_is_needed(pattern: str | None) -> None:
 def test_what_is_no_pattern_is_refused() -> None:
     config = OmegaConf.create({"_target_": "rlmods.reward.Regex", "pattern": "(a"})
     with pytest.raises(UserError, match=r"Regex: pattern='\(a' is no pattern \(.*position.*\): type "):
-        make(config, "reward")
+        instantiate(config, "reward")
     with pytest.raises(UserError, match="Regex: timeout_s=0 is not positive"):
         Regex("a", timeout_s=0)

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from rlmods.config.plan import Plan
 from rlmods.reward import Neural
-
-if TYPE_CHECKING:
-    from rlmods.config.compose import Plan
 
 
 def group_size(plan: Plan) -> str | None:

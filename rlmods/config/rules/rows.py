@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from rlmods.config.compose import Plan
+from rlmods.config.plan import Plan
 
 
 def ptx(plan: Plan) -> str | None:

@@ -1,50 +1,10 @@
-"""Settings out of range, and parts that are none."""
+"""Parts without the methods of their protocol, and values that are not supported."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import is_dataclass
-from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from rlmods.config.compose import Plan
-
-
-def values(plan: Plan) -> str | None:
-    allowed = {"fallback": ("train", "skip", "error"), "surplus": ("keep", "drop")}
-    for key, values in allowed.items():
-        if key in plan.config.algo and plan.config.algo[key] not in values:
-            return f"algo.{key}={plan.config.algo[key]}: one of {', '.join(values)}"
-    number, positive = (lambda x: x >= 0, "0 or more"), (lambda x: x > 0, "above 0")
-    some = (lambda x: x >= 1, "at least 1")
-    rules: dict[str, tuple[tuple[type, ...], tuple[Callable[[Any], bool], str]]] = {
-        "entropy_coefficient": ((int, float), number),
-        "target_entropy": ((int, float, type(None)), positive),
-        "entropy_rate": ((int, float), positive),
-        "target_kl": ((int, float, type(None)), positive),
-        "overlong_filter": ((bool,), (lambda x: True, "")),
-        "normalize_reward": ((bool,), (lambda x: True, "")),
-        "clip_reward": ((int, float, type(None)), positive),
-        "max_draws": ((int,), some),
-        "replay_fraction": ((int, float), number),
-        "replay_staleness": ((int,), some),
-        "reference_every": ((int, type(None)), some),
-        "ptx_coefficient": ((int, float), number),
-        "ptx_rows": ((int,), some),
-        "refresh_prompts": ((int,), some),
-        "refresh_lr": ((int, float), positive),
-        "refresh_epochs": ((int,), some),
-        "refresh_rows": ((int,), some),
-    }
-    words = {bool: "true or false", int: "a whole number", float: "a number", type(None): "null"}
-    for key, (types, (holds, bound)) in rules.items():
-        value = plan.config.algo.get(key, None)
-        if key not in plan.config.algo or (value is None and type(None) in types):
-            continue
-        if not isinstance(value, types) or (isinstance(value, bool) and bool not in types) or not holds(value):
-            kinds = [words[kind] for kind in types if not (kind is int and float in types)]
-            return f"algo.{key}={value}: must be {' or '.join(kinds)}{', ' if bound else ''}{bound}"
-    return None
+from rlmods.config.plan import Plan
 
 
 def protocols(plan: Plan) -> str | None:

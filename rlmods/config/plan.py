@@ -1,0 +1,142 @@
+"""The plan of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+from omegaconf import DictConfig
+
+from rlmods.algo import Learner, PolicyGradient
+from rlmods.config.instantiate import instantiate, one_line
+from rlmods.data import PromptModule, Splits
+from rlmods.distributed import strategy
+from rlmods.policy.base import Policy
+from rlmods.training.batch import Batch
+from rlmods.training.evaluation import Validation
+from rlmods.types import Prompt, UserError
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a run that is known before a model is loaded and before anything is written. All of it is checked."""
+
+    config: DictConfig
+    algorithm: type[Learner]
+    label: str
+    choices: Mapping[str, str]
+    """Option of each group that the algorithm uses."""
+    splits: Splits
+    ptx: Sequence[Prompt]
+    """Rows of the supervised loss beside the RL loss; empty without `algo.ptx_coefficient`."""
+    adapter: Any
+    """Adds an adapter to the policy, or returns it unchanged."""
+    parts: Mapping[str, Any]
+    """Instantiated options by group."""
+    settings: Any
+    """Settings of the algorithm."""
+    batch: Batch
+    validation: Validation
+
+    def learner(self) -> Learner:
+        """Load the policy and construct the algorithm.
+
+        Raises:
+            UserError: the policy does not load, or a prompt does not fit its context.
+        """
+        config = self.config
+        L.seed_everything(config.seed, verbose=False)
+        policy: Policy = self.adapter(instantiate(config.policy, "policy")())
+        check_context(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
+        columns = self.algorithm.needs_columns
+        held_out = [prompt for prompt in self.splits.val if all(column in prompt.meta for column in columns)]
+        check_response_lengths(policy, (*self.splits.train, *held_out), columns)
+        check_response_lengths(policy, self.ptx, ("response",))
+        learner: Learner = self.algorithm(
+            policy=policy,
+            settings=self.settings,
+            **self.parts,
+            **({"ptx_prompts": self.ptx} if issubclass(self.algorithm, PolicyGradient) else {}),
+            optimizer=instantiate(config.optimizer, "optimizer", partial=True),
+            schedule=instantiate(config.schedule, "schedule"),
+            batch=self.batch,
+            validation=self.validation,
+            validation_prompts=list(self.splits.val),
+            seed=config.seed,
+        )
+        return learner
+
+    def data(self) -> PromptModule:
+        """Return the data module that serves the training prompts."""
+        return PromptModule(self.splits, self.batch.prompts, self.config.seed)
+
+    def num_ranks(self) -> int:
+        """Return the number of processes that share an iteration.
+
+        Raises:
+            UserError: the device or strategy does not exist here, a launcher started another number of processes, or the ranks cannot share
+                the prompts evenly.
+        """
+        trainer: Any = self._trainer([], [])
+        ranks: int = trainer.num_devices * trainer.num_nodes
+        strategy.check_launch(ranks)
+        self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
+        return ranks
+
+    def trainer(self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]) -> L.Trainer:
+        """Return a Trainer with the configured callbacks and loggers and the extra ones."""
+        callbacks, loggers = ([instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
+        return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
+
+    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
+        build = instantiate(self.config.trainer, "trainer", partial=True)
+        try:
+            trainer: L.Trainer = build(callbacks=callbacks, loggers=loggers)
+        except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
+            raise UserError(f"trainer: {one_line(error)}") from error
+        strategy.check(trainer.strategy)
+        return trainer
+
+
+def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
+    """Check that the model's context has room for each prompt and `max_tokens` response tokens.
+
+    Raises:
+        UserError: a prompt that is empty or too long.
+    """
+    for prompt in prompts:
+        length = len(policy.encode(prompt))
+        if length == 0:
+            raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
+        if length + max_tokens > policy.context_length:
+            raise UserError(
+                f"prompt {prompt.id} has {length} tokens; with rollout.max_tokens={max_tokens} that exceeds the model's context of "
+                f"{policy.context_length}: shorten the prompt or type a smaller rollout.max_tokens"
+            )
+
+
+def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]) -> None:
+    """Check that the model's context has room for each prompt with any of its responses in the data.
+
+    Raises:
+        UserError: a row that is too long.
+    """
+    for prompt in prompts if columns else ():
+        longest = max((len(policy.encode_response(text)) for text in texts(prompt, columns)), default=0)
+        length = len(policy.encode(prompt)) + longest
+        if length > policy.context_length:
+            raise UserError(
+                f"prompt {prompt.id} and its response have {length} tokens, and the model's context is {policy.context_length}: "
+                "shorten the row, or choose another model with policy=hf policy.name=..."
+            )
+
+
+def texts(prompt: Prompt, columns: Iterable[str]) -> list[str]:
+    """Return the responses in these columns of a row."""
+    responses: list[str] = []
+    for column in columns:
+        value = prompt.meta[column]
+        responses += value if column == "candidates" else ["".join(value)]
+    return responses

@@ -1,0 +1,35 @@
+"""Settings that are declared as fields of a dataclass and appear under their names in the configuration.
+
+`conf/train.yaml` and `conf/algo/*.yaml` include them by `/NAME@PACKAGE` in their defaults list."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from hydra.core.config_store import ConfigStore
+
+from rlmods import algo
+from rlmods.training.batch import Batch
+from rlmods.training.evaluation import Validation
+
+SETTINGS: dict[str, type[Any]] = {
+    "batch_settings": Batch,
+    "validation_settings": Validation,
+    "policy_gradient_settings": algo.PolicyGradient.settings_type,
+    "iterative_grpo_settings": algo.IterativeGRPO.settings_type,
+    "sft_settings": algo.SFT.settings_type,
+    "dpo_settings": algo.DPO.settings_type,
+    "online_dpo_settings": algo.OnlineDPO.settings_type,
+    "reward_model_settings": algo.RewardModel.settings_type,
+}
+"""Dataclass of each entry of the config store."""
+
+
+def defaults(settings: type[Any]) -> dict[str, Any]:
+    """Return the default value of each field."""
+    return {field.name: field.default for field in fields(settings)}
+
+
+for _name, _settings in SETTINGS.items():
+    ConfigStore.instance().store(name=_name, node=defaults(_settings))

@@ -1,0 +1,66 @@
+"""The hooks that an extension may implement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from rlmods.types import Experience, Response
+
+if TYPE_CHECKING:
+    from rlmods.policy.base import PolicyOutput
+    from rlmods.training.train_step import Loss
+
+
+class Extension:
+    """Hooks of the RL loop, in the order in which they are called. Every hook does nothing by default.
+
+    An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or `rank_state` and `load_rank_states` (own to
+    each rank).
+    """
+
+    needs_old_logprobs: bool = False
+    """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which otherwise are not computed."""
+
+    def attach(self, loop: Any) -> None:
+        """Receive the loop, when it is constructed."""
+        self.loop = loop
+
+    def on_fit_start(self) -> None:
+        """Training starts: the device and the other ranks are known, and a checkpoint is loaded."""
+
+    def on_iteration_start(self) -> None:
+        """Before each batch of prompts."""
+
+    def on_responses(self, responses: Sequence[Response]) -> None:
+        """All sampled responses, prompt-major, before they are graded."""
+
+    def before_update(self, batch: Experience) -> Experience:
+        """Return the rows to train on, given those of this iteration."""
+        return batch
+
+    def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
+        """Return further rows of the next optimizer step, each with its loss."""
+        return []
+
+    def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
+        """Return a term to add to the loss of a microbatch, or None."""
+        return None
+
+    def on_after_backward(self) -> None:
+        """Gradients of a microbatch were accumulated."""
+
+    def should_stop(self) -> bool:
+        """Return True after an optimizer step to skip the remaining ones of this iteration."""
+        return False
+
+    def after_update(self, batch: Experience, num_fresh: int) -> None:
+        """All optimizer steps of the iteration were made on `batch`, whose first `num_fresh` rows were not added by an extension."""
+
+    def before_iteration_end(self) -> None:
+        """Before the metrics of the iteration are computed, also if it made no optimizer step."""
+
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        """The metrics of the iteration, equal on all ranks."""

@@ -1,0 +1,101 @@
+"""The routers of a mixture of experts during an update."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from lightning.pytorch.utilities import rank_zero_warn
+from torch import Tensor
+
+from rlmods.policy.base import PolicyOutput
+from rlmods.router import Routing
+from rlmods.router.balance import balance_loss, load
+from rlmods.training.extensions.base import Extension
+from rlmods.types import Experience
+
+
+class ExpertRouting(Extension):
+    """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that rest in some iterations, the
+    load-balancing loss, and metrics of the routing.
+
+    Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of the iteration."""
+
+    def __init__(self, router: Routing) -> None:
+        self.router = router
+        self.needs_old_logprobs = router.aux_coefficient > 0
+        self.expert_counts: Tensor | None = None
+        """[L, E]: choices of the live routers in this iteration."""
+        self.expert_share = torch.zeros(0)
+        """[E]: share of the optimizer step's tokens routed to each expert, as recorded."""
+        self.num_tokens = torch.zeros(())
+        """Number of tokens of the optimizer step."""
+        self.aux_losses: list[Tensor] = []
+        """Load-balancing loss of each optimizer step of this iteration, on this rank."""
+
+    def attach(self, loop: Any) -> None:
+        super().attach(loop)
+        self.routers = loop.policy.routers
+        loop.scorer.replay_experts = self.router.replay
+        loop.loss_outputs["router_logits"] = self.router.aux_coefficient > 0
+
+    def on_fit_start(self) -> None:
+        """Warn if a token-level ratio compares policies between which a token's experts may have changed."""
+        off_policy = self.loop.batch.epochs * self.loop.batch.minibatches > 1 or self.loop.settings.replay_fraction > 0
+        if off_policy and not self.router.replay and getattr(self.loop.ratio, "level", "token") == "token":
+            rank_zero_warn(
+                "the experts of a token may change between its old log-probability and a later optimizer step, and a ratio by token cannot "
+                "tell that from learning: type router=replay (router.replay=true beside other options), or ratio=sequence"
+            )
+
+    def before_step(self, minibatch: Experience) -> list[Any]:
+        """Compute the share of each expert over the whole optimizer step, which no microbatch sees."""
+        if self.router.aux_coefficient:
+            assert minibatch.routed_experts is not None
+            tokens = loss_row_tokens(minibatch)
+            counts = self.loop.ranks.reduce(load(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
+            self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
+            self.expert_share = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
+            self.aux_losses.append(torch.zeros_like(self.num_tokens))
+        return []
+
+    def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
+        """Return this microbatch's part of the weighted load-balancing loss."""
+        if output.routes is not None:
+            self._log_choices(micro, output.routes)
+        if output.router_logits is None:
+            return None
+        loss = balance_loss(output.router_logits, loss_row_tokens(micro).flatten(), self.expert_share, self.num_tokens)
+        self.aux_losses[-1] += loss.detach()
+        return self.router.aux_coefficient * loss
+
+    def _log_choices(self, micro: Experience, live: Tensor) -> None:
+        """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""
+        tokens = loss_row_tokens(micro)
+        counts = load(live, tokens, self.routers.num_experts)
+        self.expert_counts = counts if self.expert_counts is None else self.expert_counts + counts
+        if micro.routed_experts is not None:
+            changed = (live.sort(-1).values != micro.routed_experts.sort(-1).values).any(-1)
+            recorded = tokens[..., None] & (micro.routed_experts >= 0).all(-1)
+            self.loop.meter.mean("train/router_changed_fraction", changed.double(), recorded)
+
+    def on_after_backward(self) -> None:
+        """Remove the gradient of routers that rest in this iteration; the optimizer then leaves them and their moments alone."""
+        if self.router.rests(self.loop.iteration):
+            for parameter in self.routers.parameters():
+                parameter.grad = None
+
+    def after_update(self, batch: Experience, num_fresh: int) -> None:
+        """Log the load of the busiest expert of any layer (1: even, E / k: all tokens go there) and the mean load-balancing loss."""
+        if self.expert_counts is not None:
+            counts = self.loop.ranks.reduce(self.expert_counts)
+            self.loop.meter.mean("train/router_load_max", (counts / counts.mean(1, keepdim=True).clamp(min=1)).max())
+        if self.aux_losses:
+            self.loop.meter.mean("train/router_aux_loss", self.loop.ranks.reduce(torch.stack(self.aux_losses)))
+        self.expert_counts, self.aux_losses = None, []
+
+
+def loss_row_tokens(rows: Experience) -> Tensor:
+    """Return a mask [N, T] of the prompt and response tokens in rows with loss."""
+    column = torch.arange(rows.tokens.shape[1], device=rows.tokens.device)
+    return (column < rows.lengths[:, None]) & rows.mask.any(1, keepdim=True)

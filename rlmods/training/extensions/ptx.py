@@ -1,0 +1,60 @@
+"""A supervised loss beside the RL loss."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from rlmods.aggregation import TokenMean
+from rlmods.data import PromptLoader
+from rlmods.distributed.sharding import is_sharded
+from rlmods.training.extensions.base import Extension
+from rlmods.training.sft_batch import sft_batch
+from rlmods.training.train_step import Loss
+from rlmods.types import Experience, Prompt, Totals, UserError
+
+
+class PTX(Extension):
+    """Add `-coefficient * mean over response tokens of log pi` on rows of a data set to each optimizer step (PTX of InstructGPT,
+    arXiv:2203.02155, equation 2).
+
+    The rows depend on the number of the optimizer step alone, so resuming needs no state."""
+
+    def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int) -> None:
+        """
+        Args:
+            prompts: rows whose `meta["response"]` is imitated.
+            num_rows: rows of an optimizer step, over all ranks.
+        """
+        self.coefficient, self.prompts, self.num_rows = coefficient, prompts, num_rows
+
+    def on_fit_start(self) -> None:
+        """
+        Raises:
+            UserError: fewer rows than ranks.
+        """
+        if self.num_rows < self.loop.ranks.world_size:
+            advice = f"type algo.ptx_rows={self.loop.ranks.world_size}"
+            raise UserError(f"algo.ptx_rows={self.num_rows} leaves ranks without rows: {advice}")
+
+    def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
+        ranks = self.loop.ranks
+        return [(self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size).to(self.loop.device), self.loss)]
+
+    def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
+        """Return the rows of this rank in one optimizer step."""
+        loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed)
+        positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
+        return sft_batch([loader.at(position) for position in positions], self.loop.policy, policy_version=0)
+
+    def loss(self, micro: Experience, totals: Totals) -> Tensor:
+        """Return the weighted loss of a microbatch."""
+        logprobs = self.loop.policy(micro.tokens, micro.mask).logprobs
+        self.loop.meter.mean("train/ptx_loss", -logprobs, micro.mask)
+        loss: Tensor = self.coefficient * torch.as_tensor(-TokenMean()(logprobs, micro.mask, totals))
+        # DDP waits for the gradient of every parameter, and this loss has none of the critic's.
+        critic = self.loop.critic
+        unused = () if critic is None or is_sharded(critic) else critic.parameters()
+        return loss + sum((p.sum() * 0.0 for p in unused), torch.zeros_like(loss))

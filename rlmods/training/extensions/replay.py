@@ -1,0 +1,65 @@
+"""Replay of rows from earlier iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from rlmods.training.extensions.base import Extension
+from rlmods.training.rank_state import rank_state, reshard_rows
+from rlmods.types import Experience
+
+GENERATOR = 1_000_000
+"""Purpose of the random generator; epochs are below."""
+
+
+class Replay(Extension):
+    """Keep the rows of the last `staleness` iterations and train again on a random fraction of them.
+
+    A replayed row keeps the log-probabilities of the policy that sampled it, so the ratio is its importance weight, and clipping bounds its
+    influence."""
+
+    needs_old_logprobs = True
+
+    def __init__(self, fraction: float, staleness: int = 4) -> None:
+        """
+        Args:
+            fraction: number of replayed rows by number of fresh rows.
+            staleness: iterations for which a row is kept.
+        """
+        self.fraction, self.staleness = fraction, staleness
+        self.rows: Experience | None = None
+
+    def on_fit_start(self) -> None:
+        self.rows = None if self.rows is None else self.rows.to(self.loop.device)
+
+    def before_update(self, batch: Experience) -> Experience:
+        loop = self.loop
+        replayed = self.draw(len(batch), loop.iteration, loop.generator(GENERATOR))
+        batch = batch if replayed is None else Experience.concat([batch, replayed])
+        num_old = (batch.policy_version < loop.iteration).sum()
+        if loop.reference is not None and loop.reference.moves and loop.ranks.reduce(num_old) > 0:  # scored by an earlier reference
+            with loop.timer("score"):
+                batch = loop.scorer.add_ref_logprobs(batch, loop.reference.policy)
+        return batch
+
+    def after_update(self, batch: Experience, num_fresh: int) -> None:
+        fresh = batch.select(torch.arange(num_fresh))
+        fresh = fresh.select(fresh.mask.any(1))
+        self.rows = fresh if self.rows is None else Experience.concat([self.rows, fresh])
+
+    def draw(self, num_fresh: int, iteration: int, generator: torch.Generator) -> Experience | None:
+        """Return rows to train on again, without repetition; fewer if there are not enough."""
+        if self.rows is None:
+            return None
+        self.rows = self.rows.select(iteration - self.rows.policy_version <= self.staleness)
+        count = min(len(self.rows), round(self.fraction * num_fresh))
+        return self.rows.select(torch.randperm(len(self.rows), generator=generator)[:count].to(self.rows.group.device)) if count else None
+
+    def rank_state(self) -> dict[str, Any]:
+        return rank_state(self.rows)
+
+    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
+        self.rows = reshard_rows(states, rank, world_size)

@@ -1,0 +1,23 @@
+"""The KL of a whole update."""
+
+from __future__ import annotations
+
+import torch
+
+from rlmods.training.extensions.base import Extension
+from rlmods.types import Experience
+
+
+class UpdateKL(Extension):
+    """Log `train/kl_update`: KL(pi_old || pi) in nats per token after the last optimizer step of an iteration, estimated by
+    `r - 1 - log r`. Ratio policies with an adaptive coefficient read it (PPO-KL, arXiv:1707.06347, equation 8)."""
+
+    needs_old_logprobs = True
+
+    def after_update(self, batch: Experience, num_fresh: int) -> None:
+        loop = self.loop
+        with loop.timer("score"):
+            d = loop.scorer.score(batch, loop.policy).logprobs - batch.old_logprobs
+        fresh = batch.mask & (batch.policy_version == loop.iteration)[:, None]
+        d = torch.where(fresh, d, 0.0)
+        loop.meter.mean("train/kl_update", d.exp() - 1 - d, fresh)

@@ -1,0 +1,58 @@
+"""Normalisation and clipping of rewards."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from rlmods.distributed.collectives import Ranks
+
+
+@dataclass
+class RewardScale:
+    """R' = clip((R - mean) / std, -clip, clip), with mean and std over all rewards of the run so far, on all ranks.
+
+    Running moments are merged in parallel (Chan et al. 1979), without the cancellation of E[R^2] - mean^2."""
+
+    normalize: bool = False
+    """Subtract the mean and divide by the standard deviation; if all rewards were equal, only subtract."""
+    clip: float | None = None
+    """Bound on the absolute value; None: no bound."""
+    count: float = field(default=0.0, init=False)
+    mean: float = field(default=0.0, init=False)
+    squares: float = field(default=0.0, init=False)
+    """Sum of squared distances from the mean."""
+
+    def __call__(self, value: float | None) -> float | None:
+        """Return the scaled reward; None stays None."""
+        if value is None:
+            return None
+        if self.normalize and self.count:
+            std = math.sqrt(self.squares / self.count)
+            value = (value - self.mean) / (std if std > 1e-6 * max(1.0, abs(self.mean)) else 1.0)
+        return value if self.clip is None else max(-self.clip, min(self.clip, value))
+
+    def update(self, values: Sequence[float | None], ranks: Ranks) -> None:
+        """Merge the rewards of a batch into the running moments."""
+        if not self.normalize:
+            return
+        scored = torch.tensor([v for v in values if v is not None], dtype=torch.float64)
+        count = float(ranks.reduce(torch.tensor(float(len(scored)))))
+        if not count:
+            return
+        mean = float(ranks.reduce(scored.sum())) / count
+        squares = float(ranks.reduce((scored - mean).square().sum()))
+        total, delta = self.count + count, mean - self.mean
+        self.squares += squares + delta**2 * self.count * count / total
+        self.mean += delta * count / total
+        self.count = total
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.count, self.mean, self.squares = state["count"], state["mean"], state["squares"]
