@@ -6,7 +6,7 @@ import sys
 
 def run() -> None:
     """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them must be caught too."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: its warnings would bury our errors if a rank is lost
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import: torch's warnings would bury our errors if a rank is lost
     import hydra
     from omegaconf import DictConfig
 

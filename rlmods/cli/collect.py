@@ -1,6 +1,6 @@
 """Sample candidate responses to compare: `python -m rlmods.collect RUN_OR_MODEL [group=option] [key=value]`.
 
-RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data, with its rollout and batch.samples, unless
+RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data, with its rollout and batch.samples unless
 overrides change them), a directory of a Hugging Face model, or a hub name. Without it, the policy is that of policy=OPTION.
 
     out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same command continues after an interruption
@@ -11,8 +11,8 @@ overrides change them), a directory of a Hugging Face model, or a hub name. With
                             below 1: also by the Jaccard index of pairs of adjacent words and punctuation marks. Responses that differ in
                             one number are similar, so keep 1 if a single number matters
 
-A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`, `logprob`
-under the distribution sampled from, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate` responses), and the
+A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`,
+`logprob` under the sampling distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate` responses), and the
 provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that summarises all rows of `out`.
 """
 
@@ -146,7 +146,12 @@ def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, sa
     if model is not None:
         source = str(Path(model).resolve() if Path(model).exists() else model)
     sampling = {**rollout, "samples": samples, "min_candidates": settings.min_candidates, "near": settings.near}
-    return {"model": source if isinstance(source, str) else dumps(source), "weights": fingerprint(policy), "data": data, "sampling": sampling}
+    return {
+        "model": source if isinstance(source, str) else dumps(source),
+        "weights": fingerprint(policy),
+        "data": data,
+        "sampling": sampling,
+    }
 
 
 def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:

@@ -97,7 +97,7 @@ def kl_from(reference: Policy, policy: Policy, rollout: Any, prompts: Sequence[P
         UserError: the two have different vocabularies.
     """
     if policy.tokenizer.get_vocab() != reference.tokenizer.get_vocab():
-        raise UserError("reference: its tokens are not those of the graded model, so their KL is undefined; choose a reference with the same tokenizer")
+        raise UserError("reference: its tokens are not those of the graded model, so their KL is undefined; choose another reference=")
     rollout.sync(policy, iteration=0)
     responses = rollout.generate(prompts, samples=samples, iteration=0)
     scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))

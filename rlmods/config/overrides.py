@@ -24,7 +24,7 @@ def explain_override(error: Exception) -> UserError | None:
         return None
     text = " ".join(str(error).split("\nSee https://")[0].split())
     if isinstance(error, OverrideParseException):
-        return UserError(f"{error.override}: {text}; an override is key=value or group=option, quoted if it has characters special to the shell")
+        return UserError(f"{error.override}: {text}; an override is key=value or group=option, quoted where the shell needs it")
     missing = getattr(error, "missing_cfg_file", None)
     if isinstance(error, MissingConfigException) and missing is not None:
         group, _, option = str(missing).rpartition("/")

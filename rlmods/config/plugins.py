@@ -118,7 +118,7 @@ def check_name(plugin: Path) -> None:
         UserError: another module has that name.
     """
     spec = find_spec(plugin.name)
-    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a namespace package, over which a module takes precedence
+    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a namespace package; ours overrides it
         raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {plugin.name}.py")
 
 
