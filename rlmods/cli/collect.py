@@ -146,12 +146,8 @@ def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, sa
     if model is not None:
         source = str(Path(model).resolve() if Path(model).exists() else model)
     sampling = {**rollout, "samples": samples, "min_candidates": settings.min_candidates, "near": settings.near}
-    return {
-        "model": source if isinstance(source, str) else dumps(source),
-        "weights": fingerprint(policy),
-        "data": data,
-        "sampling": sampling,
-    }
+    model_name = source if isinstance(source, str) else dumps(source)
+    return {"model": model_name, "weights": fingerprint(policy), "data": data, "sampling": sampling}
 
 
 def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:

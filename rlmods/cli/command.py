@@ -125,7 +125,7 @@ class Output:
             changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
             if changed:
                 changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed]
-                raise UserError(f"{path} was written with {', '.join(changes[:6])}: type these settings again, or another out=FILE")
+                raise UserError(f"{path} was written with {', '.join(changes[:6])}: type the old settings, or another out=FILE")
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:

@@ -111,7 +111,7 @@ def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
     for number, row in enumerate(rows, 1):
         candidates = row.get("candidates")
         if not isinstance(candidates, list) or not all(isinstance(c, dict) and isinstance(c.get("text"), str) for c in candidates):
-            raise UserError(f'{path}: row {number} has no "candidates", a list of objects with "text", as rlmods.collect writes')
+            raise UserError(f'{path}: row {number} has no "candidates", objects with "text"; python -m rlmods.collect writes them')
         if not isinstance(row.get("id"), str) or row["id"] in seen:
             raise UserError(f'{path}: row {number} has no unique "id", a text that no other row has')
         if not isinstance(row.get("prompt"), str | list):
