@@ -1,4 +1,4 @@
-# `make train`, `make test` and `make rlhf` start from a bare machine with Python 3.11 or later: each builds .venv if it is missing or outdated.
+# All targets need only Python 3.11 or later; those that need packages install them into .venv if it is missing or outdated.
 #   make train ARGS="ratio=symmetric seed=2"
 #   make test ARGS="tests/ratio -x"
 
@@ -9,7 +9,7 @@ PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
-.PHONY: train test rlhf lint
+.PHONY: train test rlhf docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -17,29 +17,33 @@ train: .venv/.train
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
 
-# The whole road, SFT to PPO, and what it is compared with: about ten minutes; goes on where it was interrupted.
+# The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling: about ten minutes. Resumes if interrupted.
 rlhf: .venv/.plot
 	$(PY) docs/rlhf.py $(ARGS)
+
+# Write the table of groups and options.
+docs:
+	$(PYTHON) -m rlmods.config.options > docs/options.md
 
 lint: .venv/.dev
 	$(PY) -m ruff check
 	$(PY) -m mypy
 
 .venv/bin/python:
-	@echo "Making .venv with $(PYTHON)"
+	@echo "Creating .venv with $(PYTHON)"
 	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
 
 .venv/.train: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing what training needs (minutes, the first time)"
+	@echo "Installing the dependencies of training (takes minutes the first time)"
 	@$(INSTALL) . | $(SHOW)
 	@touch $@
 
 .venv/.plot: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing what training and plots need (minutes, the first time)"
+	@echo "Installing the dependencies of training and plots (takes minutes the first time)"
 	@$(INSTALL) '.[plot]' | $(SHOW)
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
-	@echo "Installing what training and tests need (minutes, the first time)"
+	@echo "Installing the dependencies of training and tests (takes minutes the first time)"
 	@$(INSTALL) '.[dev]' | $(SHOW)
 	@touch $@ .venv/.train

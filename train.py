@@ -5,12 +5,13 @@ import sys
 
 
 def run() -> None:
-    """Compose, check, train; the imports take seconds, and Ctrl-C may come among them."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read when torch is imported: its warnings bury ours when a rank is lost
+    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them must be caught too."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import: torch's warnings would bury our errors if a rank is lost
     import hydra
     from omegaconf import DictConfig
 
     from rlmods.cli import main
+    from rlmods.cli.console import plain_errors
     from rlmods.config import plugins
     from rlmods.run import name
 
@@ -18,8 +19,8 @@ def run() -> None:
     def train(config: DictConfig) -> None:
         main.main(config)
 
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # errors come to us, who have a line for those that a user can mend
-    with main.plain_errors():
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises its errors, which plain_errors() shortens to one line
+    with plain_errors():
         plugins.register()
         name.register()
         train()

@@ -1,4 +1,4 @@
-"""The scripts in docs/: what they type is what the command line takes."""
+"""The pages and scripts in docs/: generated pages are up to date, and commands in scripts are valid."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hydra import compose, initialize_config_dir
 
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
-from rlmods.config.options import CONF
+from rlmods.config.options import CONF, groups, options, page
 from rlmods.data import Arithmetic, Preferences
 from rlmods.run import name
 
@@ -27,72 +27,82 @@ def script(stem: str) -> ModuleType:
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look there
+    sys.modules[spec.name] = module  # dataclasses look modules up here
     spec.loader.exec_module(module)
     return module
 
 
-def typed(arguments: list[str]) -> list[str]:
-    """The overrides of a training command."""
+def check_overrides(overrides: list[str]) -> None:
+    """Compose the configuration of a training command."""
     plugins.register()
     name.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        compose("train", arguments)
-    return arguments
+        compose("train", overrides)
+
+
+class TestOptions:
+    def test_page_is_up_to_date(self) -> None:
+        assert (DOCS / "options.md").read_text() == f"{page()}\n", "run: make docs"
+
+    def test_every_option_has_a_description(self) -> None:
+        assert {folder.name for folder in CONF.iterdir() if folder.is_dir()} == set(groups())
+        for group in groups():
+            for option, text in options(group).items():
+                assert text, f"conf/{group}/{option}.yaml has no first comment"
 
 
 class TestRLHF:
     @pytest.fixture
-    def road(self) -> ModuleType:
+    def pipeline(self) -> ModuleType:
         return script("rlhf")
 
-    def test_every_stage_can_be_typed(self, road: ModuleType, tmp_path: Path) -> None:
-        stages = road.stages(tmp_path)
-        trained = [arguments[1:] for arguments in stages.values() if arguments[0] == road.TRAIN]
-        assert len(trained) == 6
-        for arguments in trained:
-            typed(arguments)
-        assert {"sft", "reward_model", *road.COMPARED} <= set(stages)
+    def test_commands_of_all_stages_are_valid(self, pipeline: ModuleType, tmp_path: Path) -> None:
+        stages = pipeline.stages(tmp_path)
+        training = [arguments[1:] for arguments in stages.values() if arguments[0] == pipeline.TRAIN]
+        assert len(training) == 6
+        for arguments in training:
+            check_overrides(arguments)
+        assert {"sft", "reward_model", *pipeline.COMPARED} <= set(stages)
         for stage in ("collect", "label"):
             module, _, *overrides = stages[stage][1:]
             configuration(overrides, settings=import_module(module).Settings)
 
-    def test_a_run_with_and_one_without_the_penalty_differ_in_that_alone(self, road: ModuleType, tmp_path: Path) -> None:
-        stages = road.stages(tmp_path)
-        differ = set(stages["ppo"]) ^ set(stages["ppo_without_kl"])
-        assert differ == {"kl.coefficient=1", "kl.coefficient=0", f"run_dir={tmp_path}/ppo", f"run_dir={tmp_path}/ppo_without_kl"}
+    def test_runs_with_and_without_the_penalty_differ_only_in_its_coefficient(self, pipeline: ModuleType, tmp_path: Path) -> None:
+        stages = pipeline.stages(tmp_path)
+        difference = set(stages["ppo"]) ^ set(stages["ppo_without_kl"])
+        assert difference == {"kl.coefficient=1", "kl.coefficient=0", f"run_dir={tmp_path}/ppo", f"run_dir={tmp_path}/ppo_without_kl"}
 
-    def test_held_out_sums_are_those_of_all_the_others(self, road: ModuleType, tmp_path: Path) -> None:
-        road.write_held_out(tmp_path / "val.jsonl")
+    def test_held_out_prompts_are_the_validation_split_of_arithmetic(self, pipeline: ModuleType, tmp_path: Path) -> None:
+        pipeline.write_held_out(tmp_path / "val.jsonl")
         splits = Preferences(str(tmp_path / "val.jsonl"), num_val=0)()
         assert {p.text for p in splits.train} == {p.text for p in Arithmetic()().val}
         for prompt in splits.train:
-            right = prompt.meta["candidates"][prompt.meta["ranks"].index(0)]
-            assert right == f"<answer>{prompt.answer}</answer>"
+            best = prompt.meta["candidates"][prompt.meta["ranks"].index(0)]
+            assert best == f"<answer>{prompt.answer}</answer>"
             assert sorted(prompt.meta["ranks"]) == [0, 1, 1, 1]
 
-    def test_table_and_plot(self, road: ModuleType, tmp_path: Path) -> None:
-        measured = {run: dict.fromkeys(road.COLUMNS, 0.5) for run in road.COMPARED}
-        for run in road.COMPARED:
+    def test_table_and_plot(self, pipeline: ModuleType, tmp_path: Path) -> None:
+        metrics = {run: dict.fromkeys(pipeline.COLUMNS, 0.5) for run in pipeline.COMPARED}
+        for run in pipeline.COMPARED:
             (tmp_path / run).mkdir()
-            row = {"iteration": 1, **dict.fromkeys(road.PANELS, 0.5)}
+            row = {"iteration": 1, **dict.fromkeys(pipeline.PANELS, 0.5)}
             (tmp_path / run / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
-        road.show(tmp_path, measured, dict.fromkeys(road.COMPARED, 1.0))
-        road.plot(tmp_path, measured)
-        assert len((tmp_path / "table.md").read_text().splitlines()) == 2 + len(road.COMPARED)
+        pipeline.show(tmp_path, metrics, dict.fromkeys(pipeline.COMPARED, 1.0))
+        pipeline.plot(tmp_path, metrics)
+        assert len((tmp_path / "table.md").read_text().splitlines()) == 2 + len(pipeline.COMPARED)
         assert (tmp_path / "rlhf.png").stat().st_size > 1000
 
 
 class TestAlgorithms:
-    def test_every_row_can_be_typed_and_every_algorithm_has_one(self) -> None:
+    def test_commands_are_valid_and_cover_every_algorithm(self) -> None:
         rows = script("algorithms").ROWS
         for row in rows:
-            typed(row.command.split())
+            check_overrides(row.command.split())
         named = {row.name.removeprefix("tiny_") for row in rows}
-        options = {path.stem for path in (CONF / "algo").glob("*.yaml")}
-        assert options - named == {"policy_gradient", "iterative_grpo"}, "the bare loop; what needs a reward model first"
+        algorithms = {path.stem for path in (CONF / "algo").glob("*.yaml")}
+        assert algorithms - named == {"policy_gradient", "iterative_grpo"}, "no recipe of its own; needs a trained reward model"
 
-    def test_the_table_has_every_row(self) -> None:
+    def test_page_has_a_row_for_every_command(self) -> None:
         page = (DOCS / "algorithms.md").read_text()
         assert all(f"`{row.command}`" in page for row in script("algorithms").ROWS)
 
@@ -106,22 +116,22 @@ class TestGrader:
     )
 
     def test_agreement_and_false_positives(self) -> None:
-        found = script("grader").measure("ours", list(self.ROWS))
-        assert (found["rows"], found["agreement"], found["hostile_false_positives"]) == (4, 0.3333, 1)
-        assert found["ordinary_rows_per_s"] > 0
+        result = script("grader").measure("ours", list(self.ROWS))
+        assert (result["rows"], result["agreement"], result["hostile_false_positives"]) == (4, 0.3333, 1)
+        assert result["ordinary_rows_per_s"] > 0
 
-    def test_what_takes_too_long_is_counted_and_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_timeouts_are_counted_as_wrong(self, monkeypatch: pytest.MonkeyPatch) -> None:
         bench = script("grader")
 
         def slow(text: str, gold: str) -> bool:
-            if gold == "1/2" and seen:
+            if gold == "1/2" and calls:
                 time.sleep(60)
-            seen.append(gold)
+            calls.append(gold)
             return True
 
-        seen: list[str] = []
+        calls: list[str] = []
         monkeypatch.setattr(bench, "LIMIT_S", 1)
         monkeypatch.setitem(bench.GRADERS, "ours", lambda: slow)
-        found = bench.measure("ours", list(self.ROWS))
-        assert found["raised_or_late"] == 1
-        assert found["slowest_s"] < 10
+        result = bench.measure("ours", list(self.ROWS))
+        assert result["raised_or_late"] == 1
+        assert result["slowest_s"] < 10

@@ -1,19 +1,19 @@
-"""Sample responses to compare: `python -m rlmods.collect RUN_OR_MODEL [group=option] [key=value]`.
+"""Sample candidate responses to compare: `python -m rlmods.collect RUN_OR_MODEL [group=option] [key=value]`.
 
-RUN_OR_MODEL is a run directory (its `export/` answers the train prompts of the run's own data, with its rollout and batch.samples, unless
-overrides say otherwise), a directory of a Hugging Face model, or a hub name. Without it, the policy is that of policy=OPTION.
+RUN_OR_MODEL is a run directory (its `export/` responds to the training prompts of the run's data, with its rollout and batch.samples unless
+overrides change them), a directory of a Hugging Face model, or a hub name. Without it, the policy is that of policy=OPTION.
 
-    out=candidates.jsonl    where the rows go; what is there already is not sampled again, so the same command goes on after an interruption
-    num_prompts=null        only the first so many train prompts
-    batch.samples=8         responses to each; also rollout.temperature, top_p, top_k, stop, max_tokens
-    min_candidates=2        prompts with fewer different candidates go to <out>.dropped.jsonl instead
-    near=1.0                leave out a candidate this similar to an earlier one: 1 means equal but for case and white space; below 1, too,
-                            shared pairs of neighbouring words and signs / all pairs of the two. Answers that differ in one number are
-                            similar, so keep 1 where one number decides
+    out=candidates.jsonl    output file; rows that it already has are not sampled again, so the same command continues after an interruption
+    num_prompts=null        use only the first num_prompts training prompts; null: all
+    batch.samples=8         responses per prompt; see also rollout.temperature, top_p, top_k, stop, max_tokens
+    min_candidates=2        prompts with fewer distinct candidates go to <out>.dropped.jsonl instead
+    near=1.0                drop a candidate with at least this similarity to an earlier one. 1: only if equal up to case and white space;
+                            below 1: also by the Jaccard index of pairs of adjacent words and punctuation marks. Responses that differ in
+                            one number are similar, so keep 1 if a single number matters
 
-A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `meta`, `candidates` (each `text`, `tokens`, their `num_tokens` and
-`logprob` under the distribution that they were drawn from, and `finish`), `dropped` (`empty`, `duplicate`, `near_duplicate` responses), and
-what decided it: `model`, `weights`, `data`, `sampling`. Prints one JSON object that sums up all the rows of `out`.
+A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`,
+`logprob` under the sampling distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate` responses), and the
+provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that summarises all rows of `out`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.cli.command import KEPT, Output, command, configuration, find_policy, progress
+from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
@@ -39,15 +39,15 @@ from rlmods.policy.hf import load
 from rlmods.run import dumps
 from rlmods.types import Prompt, Response, UserError
 
-OF_THE_RUN = ("data", "rollout", "batch", "seed")
-"""What is taken from a run's configuration where nothing is typed."""
+RUN_KEYS = ("data", "rollout", "batch", "seed")
+"""Groups and settings taken from the run's configuration unless they are overridden."""
 REASONS = ("empty", "duplicate", "near_duplicate")
-"""Why a response is no candidate."""
+"""Reasons to drop a response."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the module's docstring says of them."""
+    """Settings of the command, described in the module docstring."""
 
     out: str = "candidates.jsonl"
     num_prompts: int | None = None
@@ -60,43 +60,43 @@ class Settings:
             "min_candidates": (_is_count(self.min_candidates), "a whole number of at least 1"),
             "near": (isinstance(self.near, int | float) and 0 < self.near <= 1, "above 0 and at most 1"),
         }
-        for name, (valid, wanted) in rules.items():
+        for name, (valid, expected) in rules.items():
             if not valid:
-                raise UserError(f"{name}={getattr(self, name)}: must be {wanted}")
+                raise UserError(f"{name}={getattr(self, name)}: must be {expected}")
 
 
 def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
-    """Fill `out`; returns what the command prints.
+    """Write the missing rows of `out` and return the summary to print.
 
     Raises:
         UserError: a user's mistake.
     """
     model, saved = (None, None) if source is None else find_policy(source, overrides)
-    config = configuration(overrides, saved=saved, of_the_run=OF_THE_RUN, settings=Settings)
+    config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
     batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
-    _check_variety(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
+    _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)[: settings.num_prompts]
     policy = _policy(model, config)
-    output = Output(Path(settings.out).expanduser(), _facts(model, config, policy, batch.samples, settings))
-    left = _left(prompts, output)
+    output = Output(Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings))
+    remaining = _remaining(prompts, output)
     rollout.sync(policy, iteration=0)
-    with progress("sampling", batch.samples * len(left)) as tell:
-        for start in range(0, len(left), batch.prompts):
-            asked = left[start : start + batch.prompts]
+    with progress("sampling", batch.samples * len(remaining)) as update:
+        for start in range(0, len(remaining), batch.prompts):
+            some = remaining[start : start + batch.prompts]
             if hasattr(rollout, "on_tokens"):
-                rollout.on_tokens = lambda done, *_, before=start * batch.samples: tell(before + done)
-            said = rollout.generate(asked, samples=batch.samples, iteration=0)
-            for i, prompt in enumerate(asked):
-                candidates, dropped = sift(said[i * batch.samples : (i + 1) * batch.samples], settings.near)
-                row = _asked(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}
+                rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(before + done)
+            responses = rollout.generate(some, samples=batch.samples, iteration=0)
+            for i, prompt in enumerate(some):
+                candidates, dropped = deduplicate(responses[i * batch.samples : (i + 1) * batch.samples], settings.near)
+                row = _prompt_row(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}
                 output.add(row, keep=len(candidates) >= settings.min_candidates)
-            tell((start + len(asked)) * batch.samples)
+            update((start + len(some)) * batch.samples)
     return _summary(output)
 
 
-def sift(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:
-    """The responses that say something which none before them says, and how many do not, by `REASONS`."""
+def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:
+    """Return the responses that are neither empty nor similar to an earlier one, and the number of the others by `REASONS`."""
     kept: list[Response] = []
     dropped: Counter[str] = Counter()
     for response in responses:
@@ -105,7 +105,7 @@ def sift(responses: Sequence[Response], near: float) -> tuple[list[Response], Co
             dropped["empty"] += 1
         elif text in others:
             dropped["duplicate"] += 1
-        elif any(_plain(text) == _plain(other) or similarity(text, other) >= near < 1 for other in others):
+        elif any(_normalize(text) == _normalize(other) or similarity(text, other) >= near < 1 for other in others):
             dropped["near_duplicate"] += 1
         else:
             kept.append(response)
@@ -113,8 +113,10 @@ def sift(responses: Sequence[Response], near: float) -> tuple[list[Response], Co
 
 
 def similarity(first: str, second: str) -> float:
-    """|P & Q| / |P | Q|, the Jaccard index of the pairs of neighbouring words and signs in each text, its ends included. Case does not
-    count. 1 for equal texts, 0 for texts that share no pair; symmetric, and unlike an index of words it sees their order."""
+    """|P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation marks of two texts, start and end included.
+
+    Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word order, unlike an index of single words.
+    """
     p, q = (set(pairwise(["", *re.findall(r"\w+|[^\w\s]", text.casefold()), ""])) for text in (first, second))
     return len(p & q) / len(p | q)
 
@@ -123,41 +125,42 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _check_variety(samples: int, least: int, temperature: float) -> None:
-    if samples < least:
-        raise UserError(f"batch.samples={samples} cannot give min_candidates={least}: type batch.samples={max(least, 8)}")
+def _check_samples(samples: int, min_candidates: int, temperature: float) -> None:
+    if samples < min_candidates:
+        raise UserError(f"batch.samples={samples} cannot give min_candidates={min_candidates}: type batch.samples={max(min_candidates, 8)}")
     if temperature == 0 and samples > 1:
-        raise UserError("rollout.temperature=0 samples the same answer every time: type rollout.temperature=1")
+        raise UserError("rollout.temperature=0 samples the same response every time: type rollout.temperature=1")
 
 
 def _policy(model: str | Path | None, config: DictConfig) -> Policy:
-    torch.manual_seed(config.seed)  # decides the weights of a policy that has none yet
+    torch.manual_seed(config.seed)  # for a policy whose weights are initialised at random
     policy: Policy = instantiate(config.policy, "policy")() if model is None else load(model)
     return policy.to("cuda" if torch.cuda.is_available() else "cpu")
 
 
-def _facts(model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings) -> dict[str, Any]:
-    """What decides a row."""
-    named, data, rollout = (OmegaConf.to_container(config[group], resolve=True) for group in ("policy", "data", "rollout"))
+def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings) -> dict[str, Any]:
+    """Everything that determines the candidates of a prompt."""
+    source, data, rollout = (OmegaConf.to_container(config[group], resolve=True) for group in ("policy", "data", "rollout"))
     assert isinstance(rollout, dict)
-    rollout.pop("batch_size", None)  # decides how fast, and nothing else
+    rollout.pop("batch_size", None)  # changes the speed only
     if model is not None:
-        named = str(Path(model).resolve() if Path(model).exists() else model)
+        source = str(Path(model).resolve() if Path(model).exists() else model)
     sampling = {**rollout, "samples": samples, "min_candidates": settings.min_candidates, "near": settings.near}
-    return {"model": named if isinstance(named, str) else dumps(named), "weights": fingerprint(policy), "data": data, "sampling": sampling}
+    model_name = source if isinstance(source, str) else dumps(source)
+    return {"model": model_name, "weights": fingerprint(policy), "data": data, "sampling": sampling}
 
 
-def _left(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
-    """Those without a row. Raises: UserError where a row's prompt has changed."""
+def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
+    """The prompts without a row. Raises: UserError if the prompt of an existing row has changed."""
     done = output.rows
     for prompt in prompts:
         row = done.get(prompt.id)
-        if row is not None and any(dumps(row[key]) != dumps(value) for key, value in _asked(prompt).items() if key != "meta"):
+        if row is not None and any(dumps(row[key]) != dumps(value) for key, value in _prompt_row(prompt).items() if key != "meta"):
             raise UserError(f"{output.path}: prompt {prompt.id} has changed since its row was written: type another out=FILE")
     return [prompt for prompt in prompts if prompt.id not in done]
 
 
-def _asked(prompt: Prompt) -> dict[str, Any]:
+def _prompt_row(prompt: Prompt) -> dict[str, Any]:
     text = prompt.text if prompt.messages is None else list(prompt.messages)
     return {"id": prompt.id, "prompt": text, "answer": prompt.answer, "meta": prompt.meta}
 
@@ -172,7 +175,7 @@ def _candidate(response: Response) -> dict[str, Any]:
     }
 
 
-def _plain(text: str) -> str:
+def _normalize(text: str) -> str:
     return " ".join(text.casefold().split())
 
 
@@ -189,8 +192,9 @@ def _summary(output: Output) -> dict[str, Any]:
 
 
 def main(arguments: list[str]) -> None:
-    named = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())  # a directory of a sweep may be called lr=1e-4
-    command(arguments, __doc__, lambda: collect(arguments[0] if named else None, arguments[named:]), ended=KEPT)
+    has_source = bool(arguments) and ("=" not in arguments[0] or Path(arguments[0]).exists())  # a sweep may name its directories lr=1e-4
+    source, overrides = (arguments[0], arguments[1:]) if has_source else (None, arguments)
+    command(arguments, __doc__, lambda: collect(source, overrides), interrupt_message=INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the commands beside `train.py` share: plain errors, the settings of a saved run, and output that goes on where it stopped."""
+"""Helpers shared by the commands other than `train.py`: errors, the settings of a saved run, resumable output files and progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich import progress as bars
 from rich.console import Console
 
-from rlmods.cli.main import plain_errors, quiet
+from rlmods.cli.console import plain_errors, quiet
 from rlmods.config import plugins
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
@@ -29,143 +29,149 @@ from rlmods.run import dumps, name
 from rlmods.run.journal import Journal, read_rows
 from rlmods.types import UserError
 
-KEPT = "interrupted: what is done is kept, and the same command goes on from there"
-PATIENCE_S = 10.0
-"""Between two lines of progress, where there is no terminal to draw a bar on."""
+INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
+PROGRESS_INTERVAL_S = 10.0
+"""Time between two lines of progress where stderr is not a terminal."""
 
 
 def command(
     arguments: Sequence[str],
-    manual: str | None,
+    usage: str | None,
     action: Callable[[], dict[str, Any] | str],
     indent: int | None = None,
-    ended: str = "interrupted",
+    interrupt_message: str = "interrupted",
 ) -> None:
-    """Prints what the action returns on stdout, as JSON if it is no text. A user's mistake and Ctrl-C (`ended`) are one line and a failing
-    exit status."""
+    """Run `action` and print its result on stdout: text as it is, a dictionary as JSON.
+
+    Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and exits with a nonzero status.
+    """
     if not arguments or arguments[0] in ("-h", "--help"):
-        print(manual)
+        print(usage)
         sys.exit(0 if arguments else 2)
     try:
         with plain_errors():
             quiet()
             plugins.register()
             name.register()
-            said = action()
-            print(said if isinstance(said, str) else dumps(said, indent=indent))
+            result = action()
+            print(result if isinstance(result, str) else dumps(result, indent=indent))
     except KeyboardInterrupt:
-        sys.exit(ended)
+        sys.exit(interrupt_message)
 
 
 def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path, Path | None]:
-    """What to load of a run, a directory or a hub name; and the configuration of the run, if it is one.
+    """Return the model to load for a run, a directory or a hub name, and the path of the run's `config.yaml` (None if it is not a run).
 
     Raises:
-        UserError: a run that has not exported its policy, or an override that names another policy.
+        UserError: the run has not exported its policy, or an override selects another policy.
     """
-    for typed in overrides:
-        if re.match(r"[+~]*policy\b", typed):
-            raise UserError(f"{typed}: the policy is {source}; drop one of the two")
+    for override in overrides:
+        if re.match(r"[+~]*policy\b", override):
+            raise UserError(f"{override}: the policy is {source}; drop one of the two")
     saved = Path(source).expanduser() / "config.yaml"
     return exported(source), saved if saved.is_file() else None
 
 
 def configuration(
-    overrides: Sequence[str], *, saved: Path | None = None, of_the_run: Sequence[str] = (), settings: type[Any] | None = None
+    overrides: Sequence[str], *, saved: Path | None = None, run_keys: Sequence[str] = (), settings: type[Any] | None = None
 ) -> DictConfig:
-    """The configuration that the overrides choose. Groups `of_the_run` that are not among them are those of the `saved` one, and the fields
-    of `settings` are keys like any other.
+    """Compose the configuration that the overrides select.
+
+    Args:
+        saved: `config.yaml` of a run, which provides the groups and settings in `run_keys` that are not among the overrides.
+        settings: dataclass whose fields are added as top-level keys.
 
     Raises:
-        UserError: what Hydra says of an override.
+        UserError: Hydra refuses an override.
     """
     extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
-    typed = {override.lstrip("+~").split("=")[0] for override in overrides}
+    overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
-                ConfigStore.instance().store("of_a_run", _of_a_run(saved, set(of_the_run) - typed))
-            config = hydra_compose("train" if saved is None else "of_a_run", [*extra, *overrides])
+                ConfigStore.instance().store("saved_run", _config_with_run(saved, set(run_keys) - overridden))
+            config = hydra_compose("train" if saved is None else "saved_run", [*extra, *overrides])
     except (HydraException, ValueError) as error:
-        if (mistake := explain_override(error)) is None:
+        if (user_error := explain_override(error)) is None:
             raise
-        raise mistake from error
+        raise user_error from error
     assert isinstance(config, DictConfig)
     return config
 
 
-def _of_a_run(saved: Path, keys: set[str]) -> dict[str, Any]:
-    """The primary configuration, in which these groups and settings are those of a run: overrides then mean what they mean in training."""
-    usual, run = (OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "train.yaml", saved))
-    assert isinstance(usual, dict)
+def _config_with_run(saved: Path, keys: set[str]) -> dict[str, Any]:
+    """The primary configuration with the groups and settings in `keys` taken from a run, so that overrides apply to the run's values."""
+    primary, run = (OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "train.yaml", saved))
+    assert isinstance(primary, dict)
     assert isinstance(run, dict)
-    groups = [entry for entry in usual.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
-    return {"defaults": [*groups, "_self_"], **usual, **{key: run[key] for key in keys if key in run}}
+    defaults = [entry for entry in primary.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
+    return {"defaults": [*defaults, "_self_"], **primary, **{key: run[key] for key in keys if key in run}}
 
 
 class Output:
-    """Rows with an `id`, a file of those to keep and beside it, `<file>.dropped.jsonl`, one of those not to: what took work is done once.
+    """Resumable output: rows with an `id` in the file `path`, and dropped rows in `<path>.dropped.jsonl`. Existing rows are read back.
 
-    `facts`, what decides the rows, is part of each of them. Raises: UserError where a row is there that began with other facts; nothing is
-    written then.
+    `provenance`, the settings that determine the rows, is part of every row. Raises: UserError if an existing row has another provenance;
+    nothing is written then.
     """
 
-    def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
+    def __init__(self, path: Path, provenance: Mapping[str, Any]) -> None:
         self.path = path
-        self.facts: dict[str, Any] = json.loads(dumps(facts))
-        self._journals = {True: Journal(path), False: Journal(dropped_beside(path))}
-        self.kept, self.dropped = ({_id(row, path): row for row in read_rows(j.path)} for j in self._journals.values())
+        self.provenance: dict[str, Any] = json.loads(dumps(provenance))
+        self._writers = {True: Journal(path), False: Journal(dropped_path(path))}
+        self.kept, self.dropped = ({_id(row, path): row for row in read_rows(writer.path)} for writer in self._writers.values())
         for row in [*self.kept.values(), *self.dropped.values()][:1]:
-            before, now = (dict(_leaves({key: given.get(key) for key in self.facts})) for given in (row, self.facts))
-            differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
-            if differ:
-                changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in differ]
-                raise UserError(f"{path} began with {', '.join(changes[:6])}: type the same to go on with it, or another out=FILE")
+            before, now = (dict(_flatten({key: values.get(key) for key in self.provenance})) for values in (row, self.provenance))
+            changed = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+            if changed:
+                changes = [f"{key}={before.get(key)} (now {now.get(key)})" for key in changed]
+                raise UserError(f"{path} was written with {', '.join(changes[:6])}: type the old settings, or another out=FILE")
 
     @property
     def rows(self) -> dict[str, dict[str, Any]]:
-        """Kept and dropped, by id."""
+        """Kept and dropped rows by id."""
         return self.dropped | self.kept
 
     def add(self, row: dict[str, Any], *, keep: bool) -> None:
-        whole = row | self.facts
-        self._journals[keep].append(whole)
-        (self.kept if keep else self.dropped)[row["id"]] = whole
+        """Write a row to the file of kept or of dropped rows."""
+        row = row | self.provenance
+        self._writers[keep].append(row)
+        (self.kept if keep else self.dropped)[row["id"]] = row
 
 
-def dropped_beside(path: Path) -> Path:
-    """Where the dropped rows are."""
+def dropped_path(path: Path) -> Path:
+    """Path of the file of dropped rows."""
     return path.with_name(f"{path.name}.dropped.jsonl")
 
 
 def _id(row: Mapping[str, Any], path: Path) -> str:
     if not isinstance(row.get("id"), str):
-        raise UserError(f'{path}: a row without an "id", so this command has not made it; choose another out=FILE')
+        raise UserError(f'{path}: a row has no "id", so this command did not write the file; choose another out=FILE')
     return str(row["id"])
 
 
-def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values."""
+def _flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Dotted keys and values of nested mappings."""
     if isinstance(node, Mapping):
         for key, value in node.items():
-            yield from _leaves(value, f"{prefix}.{key}" if prefix else str(key))
+            yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, node
 
 
 @contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Tell it how many of `total` are done. It speaks on stderr: a bar on a terminal, elsewhere a line now and then."""
-    console, last = Console(stderr=True), time.monotonic()
+def progress(description: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show progress on stderr, as a bar on a terminal and as occasional lines elsewhere. Yields a function that takes the number done."""
+    console, last_print = Console(stderr=True), time.monotonic()
     columns = (*bars.Progress.get_default_columns(), bars.MofNCompleteColumn())
-    with bars.Progress(*columns, console=console, disable=not console.is_terminal) as shown:
-        task = shown.add_task(what, total=total)
+    with bars.Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        task = bar.add_task(description, total=total)
 
-        def tell(done: int) -> None:
-            nonlocal last
-            shown.update(task, completed=done)
-            if not console.is_terminal and time.monotonic() - last > PATIENCE_S:
-                last = time.monotonic()
-                print(f"{what} {done}/{total}", file=sys.stderr)
+        def update(num_done: int) -> None:
+            nonlocal last_print
+            bar.update(task, completed=num_done)
+            if not console.is_terminal and time.monotonic() - last_print > PROGRESS_INTERVAL_S:
+                last_print = time.monotonic()
+                print(f"{description} {num_done}/{total}", file=sys.stderr)
 
-        yield tell
+        yield update

@@ -1,18 +1,13 @@
-"""One run: check, train, summarise. What `train.py` calls."""
+"""The training command behind `train.py`: compose and check the configuration, train, and report an interruption."""
 
 from __future__ import annotations
 
-import logging
-import os
 import shlex
 import sys
-import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import transformers
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
@@ -22,90 +17,63 @@ from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
 from rlmods.callbacks.watchdog import GO_ON
+from rlmods.cli.console import plain_errors, quiet
 from rlmods.config import compose
-from rlmods.config.overrides import explain_override
-from rlmods.config.plugins import explain
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
 from rlmods.run import RunDir
 from rlmods.run.resume import numbered
 from rlmods.types import UserError
 
-QUIET = (
-    r".*does not have many workers.*",
-    r".*module\(s\) in eval mode at the start of training.*",  # on purpose: dropout is off in every log-prob
-    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
-    r".*`training_step` returned `None`.*",
-)
-
-
-@contextmanager
-def plain_errors() -> Iterator[None]:
-    """A user's mistake is one line and exit status 1, also while Hydra composes."""
-    try:
-        yield
-    except UserError as error:
-        sys.exit(f"error: {error}")
-    except Exception as error:
-        if (mistake := explain(error) or explain_override(error)) is None:
-            raise
-        sys.exit(f"error: {mistake}")
-
 
 def main(config: DictConfig) -> None:
-    """Run it as Hydra's task."""
+    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted."""
     hydra = HydraConfig.get()
     with plain_errors():
         if hydra.mode == RunMode.MULTIRUN:
             _check_sweep(sys.argv[1:])
         learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
     if learner.iteration < learner.max_iterations:
-        settings = [typed for typed in hydra.overrides.task if typed.split("=")[0] not in ("run_dir", "resume")]
-        again = shlex.join(["python", "train.py", *settings, f"run_dir={config.run_dir}", "resume=auto"])
-        _leave(learner, RunDir(Path(config.run_dir)), again)
+        overrides = [override for override in hydra.overrides.task if override.split("=")[0] not in ("run_dir", "resume")]
+        resume_command = shlex.join(["python", "train.py", *overrides, f"run_dir={config.run_dir}", "resume=auto"])
+        _exit_interrupted(learner, RunDir(Path(config.run_dir)), resume_command)
 
 
-def _leave(learner: Learner, directory: RunDir, again: str) -> None:
-    """Say where it stands and how to go on. The first rank speaks for all: launchers take the status of another for a crash."""
+def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
+    """Print how to resume and exit. Other ranks than the first exit with 0: launchers take a nonzero status there for a crash."""
     if not is_first_rank():
         sys.exit(0)
-    saved = max((iteration for iteration, _ in numbered(directory.checkpoints)), default=0)
-    stop = _stop_of(learner.trainer)
-    where = f"after iteration {learner.iteration}"
+    last_saved = max((iteration for iteration, _ in numbered(run_dir.checkpoints)), default=0)
+    stop = _graceful_stop(learner.trainer)
+    progress = f"after iteration {learner.iteration}"
     if stop.gave_up:
-        where = f"within iteration {learner.iteration + 1}, what came after iteration {saved} is repeated"
-    print(f"interrupted {where}; to go on: {again}", file=sys.stderr, flush=True)
+        progress = f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be repeated"
+    print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
 
 
-def _stop_of(trainer: Any) -> GracefulStop:
+def _graceful_stop(trainer: Any) -> GracefulStop:
+    """The trainer's `GracefulStop`, or a new one if the user removed it."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
 
 
-def _check_sweep(typed: Sequence[str]) -> None:
-    """
+def _check_sweep(overrides: Sequence[str]) -> None:
+    """Check that the jobs of a sweep do not share one run directory.
+
     Raises:
-        UserError: all jobs of a sweep would go to one run directory.
+        UserError: `run_dir` is the same for all jobs.
     """
-    for override in typed:
+    for override in overrides:
         if override.startswith("run_dir=") and "," not in override and "${" not in override:
             folder = override.removeprefix("run_dir=")
             raise UserError(f"{override} is one directory for all jobs of the sweep: type hydra.sweep.dir={folder}")
 
 
-def quiet() -> None:
-    """Silence what libraries say that a user can do nothing about; a warning is one line without its place in the code."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
-    for pattern in QUIET:
-        warnings.filterwarnings("ignore", pattern)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # devices that are not there, advertisements
-    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)  # who has joined
-    transformers.utils.logging.disable_progress_bar()
-
-
 def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
-    """Compose, check, fit. Everything a user can get wrong is found before the run directory is touched.
+    """Compose, check and train. All checks of the user's settings come before the run directory is touched.
+
+    Args:
+        choices: option by group, as Hydra reports it.
 
     Raises:
         UserError: a user's mistake.
@@ -114,19 +82,19 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
     num_ranks = plan.num_ranks()
-    directory = RunDir.open(config)
-    trainer = plan.trainer([Summary(directory, plan.label, plan.choices)], [JsonlLogger(directory.metrics, directory.iteration)])
-    check_resume(trainer.strategy, directory.checkpoint)
-    show_plan(plan, learner, directory, num_ranks)
+    run_dir = RunDir.open(config)
+    trainer = plan.trainer([Summary(run_dir, plan.label, plan.choices)], [JsonlLogger(run_dir.metrics, run_dir.iteration)])
+    check_resume(trainer.strategy, run_dir.checkpoint)
+    show_plan(plan, learner, run_dir, num_ranks)
     try:
-        trainer.fit(learner, datamodule=plan.data(), ckpt_path=directory.checkpoint, weights_only=True)
-    except DeadlineError:  # the callback knows
+        trainer.fit(learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True)
+    except DeadlineError:  # GracefulStop has recorded it; main() reports it
         pass
-    except SystemExit:  # Lightning's answer to Ctrl-C
-        if not _stop_of(trainer).come_early():
+    except SystemExit:  # raised by Lightning on Ctrl-C
+        if not _graceful_stop(trainer).come_early():
             raise
     except RuntimeError as error:
-        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow(lost):
+        if (lost := getattr(trainer, "lost", None)) and not _graceful_stop(trainer).follow(lost):
             raise UserError(f"{lost}; {GO_ON}") from error
         if not lost:
             raise

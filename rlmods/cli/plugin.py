@@ -1,7 +1,8 @@
-"""`python -m rlmods.plugin new GROUP NAME [FOLDER]` writes a plugin to start from: a class, its option, and a test that passes.
+"""Create or list plugins: `python -m rlmods.plugin new GROUP NAME [FOLDER]` and `python -m rlmods.plugin list`.
 
-GROUP is one of advantage, ratio, reward, sampling. FOLDER is where plugins live: $RLMODS_PLUGINS, else `plugins/` beside the package. The
-option then exists: `python train.py GROUP=NAME`. `python -m rlmods.plugin list` shows the plugins that are found, and where.
+`new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME` works. GROUP is one of advantage, ratio,
+reward, sampling. FOLDER is the folder of plugins: by default $RLMODS_PLUGINS, else `plugins/` beside the package. `list` prints the folder
+and the options of every plugin.
 """
 
 from __future__ import annotations
@@ -31,40 +32,40 @@ GROUPS = sorted(path.stem for path in TEMPLATES.glob("[a-z]*.py") if not path.st
 
 
 def new(group: str, name: str, folder: Path) -> dict[str, Any]:
-    """Write `folder/name/`: `name.py`, `group/name.yaml` and `test_name.py`.
+    """Write `name.py`, `group/name.yaml` and `test_name.py` to `folder/name/` and return their paths and commands to try.
 
     Raises:
-        UserError: there is no template for the group, the name is no module's or is taken.
+        UserError: there is no template for the group, or the name is not valid for a module or is in use.
     """
     if group not in GROUPS:
         raise UserError(f"there is no template for {group}: {nearest(group, GROUPS)}")
     if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.strip("_"):
-        raise UserError(f"{name}: a plugin is a module, use lower case letters, digits and _, as in {_suggested(name)}")
-    others = [source for source in plugins.sources() if f"{group}={name}" in source.overrides]
-    if others or (CONF / group / f"{name}.yaml").exists():
+        raise UserError(f"{name}: a plugin is a Python module, use lower case letters, digits and _, as in {_suggest_name(name)}")
+    in_plugins = any(f"{group}={name}" in source.overrides for source in plugins.sources())
+    if in_plugins or (CONF / group / f"{name}.yaml").exists():
         raise UserError(f"{group}={name} exists already: choose another name")
-    place = folder / name
-    if place.exists():
-        raise UserError(f"{place} exists already: choose another name or remove it")
-    plugins.check_name(place)
-    kind = "".join(part.capitalize() for part in name.split("_") if part)
-    part = import_module(f"rlmods.cli.templates.{group}").Name
-    if any(hasattr(import_module(f"rlmods.cli.templates.{module}"), kind) for module in (group, f"test_{group}")):
-        raise UserError(f"{name}: a class {kind} is imported there, choose another name")
-    settings = {"_target_": f"{name}.{kind}"} | {field.name: field.default for field in fields(part)}
+    plugin = folder / name
+    if plugin.exists():
+        raise UserError(f"{plugin} exists already: choose another name or remove it")
+    plugins.check_name(plugin)
+    class_name = "".join(word.capitalize() for word in name.split("_") if word)
+    template = import_module(f"rlmods.cli.templates.{group}").Name
+    if any(hasattr(import_module(f"rlmods.cli.templates.{module}"), class_name) for module in (group, f"test_{group}")):
+        raise UserError(f"{name}: the template imports a class {class_name} already, choose another name")
+    settings = {"_target_": f"{name}.{class_name}"} | {field.name: field.default for field in fields(template)}
     files = {
-        f"{name}.py": _renamed((TEMPLATES / f"{group}.py").read_text(), name, kind),
-        f"test_{name}.py": _renamed((TEMPLATES / f"test_{group}.py").read_text(), name, kind),
-        f"{group}/{name}.yaml": f"# {inspect.getdoc(part)}".splitlines()[0] + "\n" + yaml.safe_dump(settings, sort_keys=False),
+        f"{name}.py": _fill_in((TEMPLATES / f"{group}.py").read_text(), name, class_name),
+        f"test_{name}.py": _fill_in((TEMPLATES / f"test_{group}.py").read_text(), name, class_name),
+        f"{group}/{name}.yaml": f"# {inspect.getdoc(template)}".splitlines()[0] + "\n" + yaml.safe_dump(settings, sort_keys=False),
     }
     for path, text in files.items():
-        (place / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / path).write_text(text)
-    return {"wrote": [str(place / path) for path in files], "try": [f"python -m pytest {place}", f"python train.py {group}={name}"]}
+        (plugin / path).parent.mkdir(parents=True, exist_ok=True)
+        (plugin / path).write_text(text)
+    return {"wrote": [str(plugin / path) for path in files], "try": [f"python -m pytest {plugin}", f"python train.py {group}={name}"]}
 
 
-def found() -> dict[str, Any]:
-    """The plugins there are, by name: where they come from and which options they bring."""
+def list_plugins() -> dict[str, Any]:
+    """Folder and options of every plugin, by name."""
     return {source.name: {"folder": str(source.options), "options": source.overrides} for source in plugins.sources()}
 
 
@@ -77,16 +78,18 @@ def _action(arguments: Sequence[str]) -> dict[str, Any]:
         case ["new", group, name, *rest] if len(rest) < 2:
             return new(group, name, Path(rest[0] if rest else os.environ.get("RLMODS_PLUGINS", plugins.FOLDER)).expanduser())
         case ["list"]:
-            return found()
+            return list_plugins()
     raise UserError("type: python -m rlmods.plugin new GROUP NAME, or python -m rlmods.plugin list")
 
 
-def _renamed(text: str, name: str, kind: str) -> str:
-    text = re.sub(r"\bName\b", kind, text)
-    return re.sub(r"(?<=from )rlmods\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text)
+def _fill_in(text: str, name: str, class_name: str) -> str:
+    """Replace the placeholders of a template by the names of the plugin's module and class."""
+    text = re.sub(r"\bName\b", class_name, text)
+    return re.sub(r"(?<=from )rlmods\.cli\.templates\.\w+|(?<=plugins/)name\b|(?<==)name\b", name, text)
 
 
-def _suggested(name: str) -> str:
+def _suggest_name(name: str) -> str:
+    """A valid module name that is close to `name`."""
     return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).lstrip("_0123456789").rstrip("_").lower() or "my_part"
 
 

@@ -1,4 +1,4 @@
-"""The table of groups and options, read from the configuration: `python -m rlmods.options` prints it as Markdown."""
+"""Groups of the configuration and their options. `python -m rlmods.config.options` prints the page `docs/options.md`."""
 
 from __future__ import annotations
 
@@ -8,29 +8,35 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def groups(conf: Path = CONF) -> list[str]:
-    """Groups in the order of `conf/train.yaml`, which is that of the data."""
+    """Names of the groups, in the order of `conf/train.yaml`."""
     lines = (conf / "train.yaml").read_text().split("defaults:")[1].split("\n\n")[0].splitlines()
     names = [line.strip(" -").split(":")[0] for line in lines if ":" in line]
     return [name for name in names if (conf / name).is_dir()]
 
 
 def options(group: str, conf: Path = CONF) -> dict[str, str]:
-    """What each option of a group says of itself: the first comment of its file."""
-    found = {}
+    """Description of each option of a group: the first comment of its file."""
+    descriptions = {}
     for file in sorted((conf / group).glob("*.yaml")):
         comments = [line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#") and "@package" not in line]
-        found[file.stem] = comments[0] if comments else ""
-    return found
+        descriptions[file.stem] = comments[0] if comments else ""
+    return descriptions
 
 
 def table(conf: Path = CONF) -> str:
-    """All of them, as a Markdown table."""
-    rows = ["| group | option | what it is |", "|---|---|---|"]
+    """Markdown table of all groups and options."""
+    rows = ["| group | option | description |", "|---|---|---|"]
     for group in groups(conf):
         for i, (name, text) in enumerate(options(group, conf).items()):
             rows.append(f"| {f'**{group}**' if i == 0 else ''} | `{name}` | {text.replace('|', chr(92) + '|')} |")
     return "\n".join(rows)
 
 
+def page(conf: Path = CONF) -> str:
+    """Markdown page with the table of all groups and options."""
+    intro = "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from `conf/` by `make docs`; do not edit."
+    return f"# Groups and options\n\n{intro}\n\n{table(conf)}"
+
+
 if __name__ == "__main__":
-    print(table())
+    print(page())

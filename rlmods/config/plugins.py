@@ -1,7 +1,7 @@
-"""Parts from outside: `plugins/<name>/<name>.py` holds classes, `plugins/<name>/<group>/<option>.yaml` makes each an option of a group.
+"""Plugins: `plugins/<name>/<name>.py` defines classes, `plugins/<name>/<group>/<option>.yaml` makes one an option of a group.
 
-Being there is enough: `register()` runs before Hydra composes, and the options then show in `--help` and work from any directory. An
-installed package brings parts by an entry point in the group `rlmods.plugins` that names it, and `conf/<group>/<option>.yaml` in it.
+Plugins are discovered by `register()`, which runs before Hydra composes; their options show in `--help` and work from any directory. An
+installed package provides options with an entry point in the group `rlmods.plugins` and files `conf/<group>/<option>.yaml`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,8 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from rlmods.types import UserError
 
 FOLDER = Path(__file__).resolve().parents[2] / "plugins"
-
-
 ENTRY_POINTS = "rlmods.plugins"
-"""Group of the entry points by which an installed package brings parts: `mine = "my_package"`."""
+"""Group of the entry points of installed packages with plugins: `mine = "my_package"`."""
 
 
 @dataclass(frozen=True)
@@ -35,13 +33,13 @@ class Source:
 
     name: str
     options: Path
-    """Folder of `<group>/<option>.yaml`."""
+    """Folder of the files `<group>/<option>.yaml`."""
     code: Path
-    """Folder of what they name."""
+    """Folder of the Python code."""
 
     @property
     def overrides(self) -> list[str]:
-        """What it lets one type."""
+        """Overrides that select its options."""
         return [f"{path.parent.name}={path.stem}" for path in sorted(self.options.glob("*/*.yaml"))]
 
 
@@ -51,8 +49,8 @@ class PluginFolders(SearchPathPlugin):
     folder: ClassVar[Path] = FOLDER
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        taken = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
-        groups = {str(Path(option).parent) for option in taken}
+        existing = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
+        groups = {str(Path(option).parent) for option in existing}
         for source in sources():
             for option in sorted(source.options.rglob("*.y*ml")):
                 key = option.relative_to(source.options)
@@ -60,88 +58,90 @@ class PluginFolders(SearchPathPlugin):
                     raise UserError(f"{option}: Hydra reads only .yaml, rename it to {key.stem}.yaml")
                 if str(key.parent) not in groups or key.parent == Path():
                     names = ", ".join(sorted(groups - {"."}))
-                    raise UserError(f"{option}: options lie in {source.options.name}/GROUP/, where GROUP is one of {names}")
-                if other := taken.get(str(key)):
-                    raise UserError(f"{option}: {key.parent}={key.stem} is {other} already, give one of the two another name")
-                taken[str(key)] = option
+                    raise UserError(f"{option}: move it to {source.options.name}/GROUP/, where GROUP is one of {names}")
+                if other := existing.get(str(key)):
+                    raise UserError(f"{option}: {key.parent}={key.stem} is {other} already, rename one of the two")
+                existing[str(key)] = option
             search_path.append(f"plugin-{source.name}", str(source.options))
 
 
 def sources() -> Iterator[Source]:
-    """The plugins in the folder, then those of installed packages.
+    """Yield the plugins in the folder, then those of installed packages.
 
     Raises:
-        UserError: an entry point names a package that is not there, or that brings no options.
+        UserError: an entry point names a package that does not exist, cannot be imported or has no options.
     """
     for path in _plugins(PluginFolders.folder):
         yield Source(path.name, path, path)
     for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
         try:
             spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
-        except Exception as error:  # whatever a package does when it is imported
-            said = f"{type(error).__name__}: {error}"
-            raise UserError(f"the entry point {entry.name} = {entry.value} cannot be followed ({said}): uninstall the package") from error
+        except Exception as error:  # importing a package may raise anything
+            cause = f"{type(error).__name__}: {error}"
+            raise UserError(f"the entry point {entry.name} = {entry.value} cannot be imported ({cause}): uninstall the package") from error
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} names no package; uninstall it")
         code = Path(next(iter(spec.submodule_search_locations)))
         source = Source(entry.name, code / "conf", code)
         if not source.overrides:
-            raise UserError(f"the package {entry.module} has no options: it is to bring {source.options}/GROUP/OPTION.yaml")
+            raise UserError(f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml")
         yield source
 
 
 def register(folder: Path | None = None) -> None:
-    """Makes the plugins in `folder` importable and their options known. Default: $RLMODS_PLUGINS, else `plugins/` beside the package.
+    """Make the plugins in `folder` importable and add their options. Default: $RLMODS_PLUGINS, else `plugins/` beside the package.
 
     Raises:
-        UserError: a plugin is not named like a module, lacks its module, or has the name of a module that exists. While Hydra composes:
-            an option lies in no group, or has the name of an option that exists (which Hydra would silently ignore).
+        UserError: a plugin's name is not valid for a module or is that of another module, or its module is missing. While Hydra composes:
+            an option is in no group, or has the name of an existing option (which Hydra would silently ignore).
     """
-    chosen = folder or os.environ.get("RLMODS_PLUGINS")
-    PluginFolders.folder = Path(chosen or FOLDER).expanduser().resolve()
-    if chosen and not PluginFolders.folder.is_dir():
+    configured = folder or os.environ.get("RLMODS_PLUGINS")
+    PluginFolders.folder = Path(configured or FOLDER).expanduser().resolve()
+    if configured and not PluginFolders.folder.is_dir():
         raise UserError(f"no plugin folder {PluginFolders.folder}, set RLMODS_PLUGINS to one that exists or unset it")
     for plugin in _plugins(PluginFolders.folder):
         module = plugin / f"{plugin.name}.py"
         if not plugin.name.isidentifier():
-            raise UserError(f"{plugin}: a plugin is imported by its folder's name, use letters, digits and _ only")
+            raise UserError(f"{plugin}: the folder's name is that of a Python module, use letters, digits and _ only")
         if not module.is_file():
-            raise UserError(f"{plugin}: no {module.name} in it, a plugin's module has its folder's name")
+            raise UserError(f"{plugin}: no {module.name} in it, name the plugin's module like its folder")
         check_name(plugin)
         if str(plugin) not in sys.path:
-            sys.path.append(str(plugin))  # last: what a plugin brings along hides no installed package
+            sys.path.append(str(plugin))  # last, so that a plugin's modules do not shadow installed packages
     Plugins.instance().register(PluginFolders)
 
 
 def check_name(plugin: Path) -> None:
-    """
+    """Check that a plugin's name is free.
+
     Raises:
-        UserError: the plugin's name is that of a module from elsewhere.
+        UserError: another module has that name.
     """
     spec = find_spec(plugin.name)
-    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a mere folder, which a module goes before
+    if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a namespace package; ours overrides it
         raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {plugin.name}.py")
 
 
 def explain(exception: BaseException) -> UserError | None:
-    """One line with a plugin's file and line if `exception`, or what caused it, was raised in a plugin; None if not."""
+    """Return a one-line error with file and line number if `exception` or one of its causes was raised in a plugin, else None."""
     try:
         folders = [PluginFolders.folder, *(source.code for source in sources())]
     except UserError as error:
         return error
     cause: BaseException | None = exception
-    places: list[UserError] = []
+    errors: list[UserError] = []
     while cause is not None:
         frames = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(cause.__traceback__)]
         if isinstance(cause, SyntaxError):
             frames.append((cause.filename or "", cause.lineno))
-        what = " ".join(f"{type(cause).__name__}: {cause}".split())
-        places += [UserError(f"{name}:{line}: {what}") for name, line in frames if any(map(Path(name).is_relative_to, folders))][-1:]
+        text = " ".join(f"{type(cause).__name__}: {cause}".split())
+        errors += [UserError(f"{name}:{line}: {text}") for name, line in frames if any(map(Path(name).is_relative_to, folders))][-1:]
         cause = cause.__cause__ or cause.__context__
-    return places[-1] if places else None
+    return errors[-1] if errors else None
 
 
 def _plugins(folder: Path) -> Iterator[Path]:
+    """Folders of the plugins in `folder`."""
     hidden = (".", "__")
     return (path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
 

@@ -1,4 +1,4 @@
-"""`python -m rlmods.collect`: what it writes, and what an interruption costs."""
+"""`python -m rlmods.collect`: output rows, and continuing after an interruption."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.cli import collect as module
-from rlmods.cli.collect import collect, sift, similarity
+from rlmods.cli.collect import collect, deduplicate, similarity
 from rlmods.policy import Tiny
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
@@ -26,13 +26,13 @@ PROMPT = Prompt(id="0", text="?")
 SMALL = ("data.level=1", "num_prompts=12", "batch.samples=4", "batch.prompts=3", "rollout.max_tokens=3", "min_candidates=3")
 
 
-def said(*texts):
+def responses_with(*texts):
     return [Response(PROMPT, text=text) for text in texts]
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    """A random model whose answers differ in length, empty ones among them."""
+    """A random model whose responses differ in length and may be empty."""
     torch.manual_seed(0)
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=2)()
     policy.model.generation_config.eos_token_id = list(range(1, 25))
@@ -41,38 +41,38 @@ def model(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(model, tmp_path_factory):
-    """The output of an uninterrupted command, kept and dropped rows, and what it printed."""
-    out = tmp_path_factory.mktemp("whole") / "rows.jsonl"
+def complete(model, tmp_path_factory):
+    """Kept rows, dropped rows and summary of an uninterrupted command."""
+    out = tmp_path_factory.mktemp("complete") / "rows.jsonl"
     summary = collect(model, [*SMALL, f"out={out}"])
     return out.read_bytes(), out.with_name("rows.jsonl.dropped.jsonl").read_bytes(), summary
 
 
-class TestSift:
+class TestDeduplicate:
     def test_by_hand(self):
         texts = ["1 + 1 = 2", " ", "1 + 1 = 2", "1  +  1 = 2", "It is 2", "it IS 2", "", "3"]
-        kept, dropped = sift(said(*texts), 1.0)
+        kept, dropped = deduplicate(responses_with(*texts), 1.0)
         assert [r.text for r in kept] == ["1 + 1 = 2", "It is 2", "3"]
         assert dropped == {"empty": 2, "duplicate": 1, "near_duplicate": 2}
 
-    def test_near(self):
+    def test_similarity_threshold(self):
         texts = ["the sum of one and two is 3", "the sum of one and two is 4", "three"]
-        assert len(sift(said(*texts), 1.0)[0]) == 3
+        assert len(deduplicate(responses_with(*texts), 1.0)[0]) == 3
         assert similarity(*texts[:2]) == 7 / 11
-        assert [r.text for r in sift(said(*texts), 7 / 11)[0]] == [texts[0], texts[2]]
-        assert len(sift(said(*texts), 7 / 11 + 1e-9)[0]) == 3
+        assert [r.text for r in deduplicate(responses_with(*texts), 7 / 11)[0]] == [texts[0], texts[2]]
+        assert len(deduplicate(responses_with(*texts), 7 / 11 + 1e-9)[0]) == 3
 
-    def test_what_reads_alike_is_not_the_same(self):
-        assert len(sift(said("3-5", "5-3", "a a a b", "a a b"), 1.0)[0]) == 4
+    def test_word_order_and_repetition_are_distinct(self):
+        assert len(deduplicate(responses_with("3-5", "5-3", "a a a b", "a a b"), 1.0)[0]) == 4
 
     @given(st.lists(st.text("ab 1", max_size=4), max_size=8), st.floats(0.1, 1.0))
-    def test_loses_nothing_and_leaves_no_two_alike(self, texts, near):
-        kept, dropped = sift(said(*texts), near)
+    def test_counts_every_response_and_keeps_no_duplicates(self, texts, near):
+        kept, dropped = deduplicate(responses_with(*texts), near)
         assert len(kept) + dropped.total() == len(texts)
-        plain = [" ".join(r.text.casefold().split()) for r in kept]
-        assert len(set(plain)) == len(plain)
-        assert "" not in plain
-        assert {" ".join(t.split()) for t in texts} - {""} <= set(plain) or near < 1
+        normalized = [" ".join(r.text.casefold().split()) for r in kept]
+        assert len(set(normalized)) == len(normalized)
+        assert "" not in normalized
+        assert {" ".join(t.split()) for t in texts} - {""} <= set(normalized) or near < 1
 
 
 class TestSimilarity:
@@ -81,20 +81,20 @@ class TestSimilarity:
         assert 0 <= similarity(first, second) == similarity(second, first) <= 1
         assert similarity(first, first) == similarity(first, first.upper()) == 1
 
-    def test_sees_the_order(self):
+    def test_depends_on_the_order(self):
         assert similarity("3-5", "5-3") < 1
         assert similarity("a b c", "x y z") == 0
 
 
 class TestRows:
-    def test_hold_what_was_sampled(self, whole, model):
-        rows = [json.loads(line) for line in whole[0].splitlines()]
+    def test_contain_the_sampled_responses(self, complete, model):
+        rows = [json.loads(line) for line in complete[0].splitlines()]
         policy, rollout = load(model), Local(max_tokens=3, seed=1)
         rollout.sync(policy, iteration=0)
         assert rows
         for row in rows:
             responses = rollout.generate([Prompt(id=row["id"], text=row["prompt"])], samples=4, iteration=0)
-            kept, dropped = sift(responses, 1.0)
+            kept, dropped = deduplicate(responses, 1.0)
             assert row["dropped"] == {reason: dropped[reason] for reason in ("empty", "duplicate", "near_duplicate")}
             for candidate, response in zip(row["candidates"], kept, strict=True):
                 assert candidate["logprob"] == pytest.approx(sum(response.behavior_logprobs), abs=1e-4)
@@ -106,16 +106,16 @@ class TestRows:
             assert row["sampling"] | {"samples": 4, "max_tokens": 3, "temperature": 1.0, "near": 1.0} == row["sampling"]
         assert {c["finish"] for row in rows for c in row["candidates"]} == {"stop", "length"}
 
-    def test_too_few_candidates_are_set_aside(self, whole):
-        kept, dropped = ([json.loads(line) for line in part.splitlines()] for part in whole[:2])
+    def test_with_too_few_candidates_are_dropped(self, complete):
+        kept, dropped = ([json.loads(line) for line in part.splitlines()] for part in complete[:2])
         assert all(len(row["candidates"]) >= 3 for row in kept)
         assert all(len(row["candidates"]) < 3 for row in dropped)
         assert dropped
         assert len(kept) + len(dropped) == 12
 
-    def test_are_summed_up(self, whole):
-        summary = whole[2]
-        kept, dropped = ([json.loads(line) for line in part.splitlines()] for part in whole[:2])
+    def test_summary(self, complete):
+        summary = complete[2]
+        kept, dropped = ([json.loads(line) for line in part.splitlines()] for part in complete[:2])
         lengths = [c["num_tokens"] for row in kept for c in row["candidates"]]
         assert (summary["prompts"], summary["dropped_prompts"], summary["candidates"]) == (12, len(dropped), len(lengths))
         assert summary["mean_tokens"] == pytest.approx(sum(lengths) / len(lengths))
@@ -132,7 +132,7 @@ class TestRows:
         [row] = read_rows(out)
         assert [turn["role"] for turn in row["prompt"]] == ["user"]
 
-    def test_of_an_option(self, tmp_path):
+    def test_policy_option_instead_of_a_model(self, tmp_path):
         options = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
         summaries = [collect(None, [*SMALL, *options, f"out={tmp_path}/{i}.jsonl"]) for i in range(2)]
         assert summaries[0]["prompts"] == 12
@@ -140,48 +140,48 @@ class TestRows:
 
 
 class TestInterruption:
-    def test_nothing_is_lost_or_done_twice(self, whole, model, tmp_path, monkeypatch):
-        out, asked = tmp_path / "rows.jsonl", []
+    def test_no_prompt_is_lost_or_sampled_twice(self, complete, model, tmp_path, monkeypatch):
+        out, prompt_ids = tmp_path / "rows.jsonl", []
         real = Local.generate
 
-        def dies(self, prompts, **how):
-            if len(asked) == 6:
+        def interrupted(self, prompts, **kwargs):
+            if len(prompt_ids) == 6:
                 raise KeyboardInterrupt
-            asked.extend(p.id for p in prompts)
-            return real(self, prompts, **how)
+            prompt_ids.extend(p.id for p in prompts)
+            return real(self, prompts, **kwargs)
 
-        monkeypatch.setattr(Local, "generate", dies)
+        monkeypatch.setattr(Local, "generate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             collect(model, [*SMALL, f"out={out}"])
-        there = [*read_rows(out), *read_rows(out.with_name("rows.jsonl.dropped.jsonl"))]
-        assert len(there) == 6
-        assert {row["id"] for row in there} == set(asked)
-        asked.append("not six any more")
-        assert collect(model, [*SMALL, f"out={out}"]) == {**whole[2], "out": str(out)}
-        assert len(asked) == len(set(asked)) == 13
-        assert (out.read_bytes(), out.with_name("rows.jsonl.dropped.jsonl").read_bytes()) == whole[:2]
+        rows = [*read_rows(out), *read_rows(out.with_name("rows.jsonl.dropped.jsonl"))]
+        assert len(rows) == 6
+        assert {row["id"] for row in rows} == set(prompt_ids)
+        prompt_ids.append("no longer six, so that generate() runs")
+        assert collect(model, [*SMALL, f"out={out}"]) == {**complete[2], "out": str(out)}
+        assert len(prompt_ids) == len(set(prompt_ids)) == 13
+        assert (out.read_bytes(), out.with_name("rows.jsonl.dropped.jsonl").read_bytes()) == complete[:2]
 
-    def test_a_torn_line_is_sampled_again(self, whole, model, tmp_path):
-        out, kept = tmp_path / "rows.jsonl", whole[0]
+    def test_a_truncated_line_is_sampled_again(self, complete, model, tmp_path):
+        out, kept = tmp_path / "rows.jsonl", complete[0]
         last = kept[:-1].rfind(b"\n") + 1
-        out.with_name("rows.jsonl.dropped.jsonl").write_bytes(whole[1])
+        out.with_name("rows.jsonl.dropped.jsonl").write_bytes(complete[1])
         for cut in (last, last + 1, (last + len(kept)) // 2, len(kept) - 2):
             out.write_bytes(kept[:cut])
-            assert collect(model, [*SMALL, f"out={out}"]) == {**whole[2], "out": str(out)}
+            assert collect(model, [*SMALL, f"out={out}"]) == {**complete[2], "out": str(out)}
             assert out.read_bytes() == kept
 
-    def test_what_is_complete_is_left_alone(self, whole, model, tmp_path, monkeypatch):
+    def test_complete_rows_are_not_sampled_again(self, complete, model, tmp_path, monkeypatch):
         out = tmp_path / "rows.jsonl"
-        out.write_bytes(whole[0])
-        out.with_name("rows.jsonl.dropped.jsonl").write_bytes(whole[1])
+        out.write_bytes(complete[0])
+        out.with_name("rows.jsonl.dropped.jsonl").write_bytes(complete[1])
         monkeypatch.setattr(Local, "generate", None)
-        assert collect(model, [*SMALL, f"out={out}", "rollout.batch_size=4"]) == {**whole[2], "out": str(out)}
+        assert collect(model, [*SMALL, f"out={out}", "rollout.batch_size=4"]) == {**complete[2], "out": str(out)}
 
-    def test_more_prompts_may_follow(self, whole, model, tmp_path):
+    def test_num_prompts_may_grow(self, complete, model, tmp_path):
         out = tmp_path / "rows.jsonl"
         assert collect(model, [*SMALL, f"out={out}", "num_prompts=5"])["prompts"] == 5
         assert collect(model, [*SMALL, f"out={out}"])["prompts"] == 12
-        assert sorted(out.read_bytes().splitlines()) == sorted(whole[0].splitlines())
+        assert sorted(out.read_bytes().splitlines()) == sorted(complete[0].splitlines())
 
     @pytest.mark.parametrize(
         ("typed", "words"),
@@ -193,17 +193,17 @@ class TestInterruption:
             ("seed=2", "sampling.seed=1 (now 2)"),
         ],
     )
-    def test_other_settings_are_refused(self, typed, words, whole, model, tmp_path):
+    def test_other_settings_are_refused(self, typed, words, complete, model, tmp_path):
         out = tmp_path / "rows.jsonl"
-        out.write_bytes(whole[0])
+        out.write_bytes(complete[0])
         with pytest.raises(UserError) as error:
             collect(model, [*SMALL, f"out={out}", typed])
         assert words in str(error.value)
-        assert out.read_bytes() == whole[0]
+        assert out.read_bytes() == complete[0]
 
-    def test_other_weights_in_the_same_place_are_refused(self, whole, model, tmp_path, monkeypatch):
+    def test_other_weights_in_the_same_directory_are_refused(self, complete, model, tmp_path, monkeypatch):
         out = tmp_path / "rows.jsonl"
-        out.write_bytes(whole[0])
+        out.write_bytes(complete[0])
 
         def trained(source):
             policy = load(source)
@@ -216,10 +216,10 @@ class TestInterruption:
         with pytest.raises(UserError, match=r"weights=\w+ \(now \w+\)"):
             collect(model, [*SMALL, f"out={out}"])
 
-    def test_another_question_under_the_same_id_is_refused(self, whole, model, tmp_path, monkeypatch):
+    def test_another_prompt_with_the_same_id_is_refused(self, complete, model, tmp_path, monkeypatch):
         out = tmp_path / "rows.jsonl"
-        out.write_bytes(whole[0])
-        monkeypatch.setattr(module, "_asked", lambda p, real=module._asked: real(replace(p, answer="7")))
+        out.write_bytes(complete[0])
+        monkeypatch.setattr(module, "_prompt_row", lambda p, real=module._prompt_row: real(replace(p, answer="7")))
         with pytest.raises(UserError, match="has changed since its row was written"):
             collect(model, [*SMALL, f"out={out}"])
 
@@ -237,7 +237,7 @@ class TestMistakes:
             ("colour=red", "colour"),
         ],
     )
-    def test_are_found_before_the_model_loads(self, typed, words, tmp_path, monkeypatch):
+    def test_are_refused_before_the_model_loads(self, typed, words, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "load", None)
         with pytest.raises(UserError) as error:
             collect(str(tmp_path), [*[s for s in SMALL if s.split("=")[0] != typed.split("=")[0]], f"out={tmp_path}/rows.jsonl", typed])
@@ -245,7 +245,7 @@ class TestMistakes:
         assert not list(tmp_path.iterdir())
 
 
-class TestTheCommand:
+class TestCommand:
     @pytest.mark.slow
     def test_prints_one_line(self, model, tmp_path):
         command = [sys.executable, "-m", "rlmods.cli.collect", model, *SMALL, "out=a/rows.jsonl"]
@@ -255,19 +255,19 @@ class TestTheCommand:
         assert len(done.stdout.splitlines()) == 1
         assert (tmp_path / "a" / "rows.jsonl").exists()
 
-    def test_takes_a_policy_or_an_option(self, tmp_path, monkeypatch):
-        asked = []
-        monkeypatch.setattr(module, "collect", lambda source, overrides: asked.append((source, overrides)) or {})
+    def test_source_is_optional(self, tmp_path, monkeypatch):
+        calls = []
+        monkeypatch.setattr(module, "collect", lambda source, overrides: calls.append((source, overrides)) or {})
         (tmp_path / "lr=1").mkdir()
         for arguments in (["runs/a", "near=1"], ["policy=tiny", "near=1"], [f"{tmp_path}/lr=1"]):
             module.main(arguments)
-        assert asked == [("runs/a", ["near=1"]), (None, ["policy=tiny", "near=1"]), (f"{tmp_path}/lr=1", [])]
+        assert calls == [("runs/a", ["near=1"]), (None, ["policy=tiny", "near=1"]), (f"{tmp_path}/lr=1", [])]
 
-    def test_says_what_is_wrong_in_one_line(self):
+    def test_user_errors_are_one_line(self):
         with pytest.raises(SystemExit, match=r"^error: near=3: must be above 0 and at most 1$"):
             module.main(["no/such/model", "near=3"])
 
-    def test_explains_its_settings(self, capsys):
+    def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
         assert {f"{f.name}=" for f in fields(module.Settings)} <= set(re.findall(r"\w+=", capsys.readouterr().out))

@@ -1,4 +1,4 @@
-"""`python -m rlmods.label`: what it writes, and what an interruption costs."""
+"""`python -m rlmods.label`: output rows, and continuing after an interruption."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ def source(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def fewer_at_once(monkeypatch):
-    monkeypatch.setattr(module, "AT_ONCE", 2)
+def small_calls(monkeypatch):
+    monkeypatch.setattr(module, "ROWS_PER_CALL", 2)
     monkeypatch.setenv("no_proxy", "127.0.0.1")
 
 
@@ -58,15 +58,15 @@ class TestRows:
         rows = read_rows(tmp_path / "out.jsonl")
         assert {row["id"]: row["ranks"] for row in rows} == RANKS
         assert [row["verdicts"] for row in rows] == [[0.0, 0.0, 0.5], [1.0, 1.0, 0.5], [0.5], [None], [0.0]]
-        for row, given in zip(rows, read_rows(tmp_path / "candidates.jsonl"), strict=True):
-            assert {key: row[key] for key in given} == given
+        for row, original in zip(rows, read_rows(tmp_path / "candidates.jsonl"), strict=True):
+            assert {key: row[key] for key in original} == original
             assert row["judge"] == {"_target_": "rlmods.judge.Rule", "reward": None, "tie": 0.0}
         assert summary == {
             "out": f"{tmp_path}/out.jsonl",
             "rows": 5, "without_preference": 2, "dropped_rows": 0, "pairs": 9, "ties": 3, "without_verdict": 1,
         }  # fmt: skip
 
-    def test_are_preferences(self, source, tmp_path):
+    def test_are_readable_as_preferences(self, source, tmp_path):
         label(source, [f"out={tmp_path}/out.jsonl"])
         with pytest.warns(UserWarning, match="2 of 5 rows prefer no candidate"):
             prompts = Preferences(train=f"{tmp_path}/out.jsonl", num_val=0)().train
@@ -75,7 +75,7 @@ class TestRows:
         assert prompts[0].meta["finished"] == (False, True, True)
         assert [p.answer for p in prompts] == ["2", "4", "10"]
 
-    def test_the_judge_sees_the_whole_prompt(self, source, tmp_path, monkeypatch):
+    def test_the_judge_receives_the_complete_prompt(self, source, tmp_path, monkeypatch):
         seen = {}
         real = Rule.compare
         monkeypatch.setattr(Rule, "compare", lambda self, pairs: [seen.update({p.id: p}) for p, *_ in pairs] and real(self, pairs))
@@ -83,7 +83,7 @@ class TestRows:
         assert (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta) == ("1+1=", None, "2", {"level": 1})
         assert (seen["4"].text, seen["4"].messages) == (None, [{"role": "user", "content": "5+5="}])
 
-    def test_without_a_preference_may_be_set_aside(self, source, tmp_path):
+    def test_rows_without_a_preference_are_dropped_if_not_keep_ties(self, source, tmp_path):
         typed = [f"out={tmp_path}/out.jsonl", "keep_ties=false"]
         summary = label(source, typed)
         assert (summary["rows"], summary["dropped_rows"], summary["without_preference"], summary["pairs"]) == (5, 2, 2, 9)
@@ -91,51 +91,51 @@ class TestRows:
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl.dropped.jsonl")] == ["2", "3"]
         assert label(source, typed) == summary
 
-    def test_by_a_reward_model(self, tmp_path):
+    def test_neural_judge(self, tmp_path):
         saved(tmp_path / "model")
         source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])
         label(source, ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"])
         assert all(sorted(row["ranks"]) == list(range(len(row["candidates"]))) for row in read_rows(tmp_path / "out.jsonl"))
 
-    def test_by_another_reward(self, source, tmp_path):
+    def test_rule_judge_with_another_reward(self, source, tmp_path):
         summary = label(source, ["+reward@judge.reward=format", f"out={tmp_path}/out.jsonl"])
         assert {row["id"]: row["ranks"] for row in read_rows(tmp_path / "out.jsonl")}["1"] == [0, 1, 0]
         assert summary["without_verdict"] == 0
 
 
 class TestInterruption:
-    def test_a_torn_line_is_judged_again_and_nothing_else(self, source, tmp_path, monkeypatch):
+    def test_only_the_truncated_line_and_missing_rows_are_judged_again(self, source, tmp_path, monkeypatch):
         out, typed = tmp_path / "out.jsonl", [f"out={tmp_path}/out.jsonl"]
-        summary, whole = label(source, typed), out.read_bytes()
+        summary, complete = label(source, typed), out.read_bytes()
         judged = []
         real = Rule.compare
         monkeypatch.setattr(Rule, "compare", lambda self, pairs: judged.extend({p.id for p, *_ in pairs}) or real(self, pairs))
-        ends = [i + 1 for i, byte in enumerate(whole) if byte == ord("\n")]
+        ends = [i + 1 for i, byte in enumerate(complete) if byte == ord("\n")]
         for cut in [0, 1, ends[0] + 40, *ends[:2], ends[1] - 1, ends[3] - 2, ends[-1] - 2]:
-            out.write_bytes(whole[:cut])
+            out.write_bytes(complete[:cut])
             judged.clear()
             assert label(source, typed) == summary
-            assert out.read_bytes().rstrip() == whole.rstrip()
+            assert out.read_bytes().rstrip() == complete.rstrip()
             assert sorted(judged) == ["0", "1", "2", "3", "4"][sum(end - 1 <= cut for end in ends) :]
 
     def test_rows_are_written_as_they_are_judged(self, source, tmp_path, monkeypatch):
         out, calls = tmp_path / "out.jsonl", []
         real = Rule.compare
 
-        def dies(self, pairs):
+        def interrupted(self, pairs):
             calls.append(pairs)
             if len(calls) == 2:
                 raise KeyboardInterrupt
             return real(self, pairs)
 
-        monkeypatch.setattr(Rule, "compare", dies)
+        monkeypatch.setattr(Rule, "compare", interrupted)
         with pytest.raises(KeyboardInterrupt):
             label(source, [f"out={out}"])
         assert [row["id"] for row in read_rows(out)] == ["0", "1"]
         assert label(source, [f"out={out}"])["rows"] == 5
         assert [row["id"] for row in read_rows(out)] == ["0", "1", "2", "3", "4"]
 
-    def test_nothing_that_was_paid_for_is_asked_again(self, source, tmp_path):
+    def test_replies_of_the_llm_are_not_requested_again(self, source, tmp_path):
         out, transcript = tmp_path / "out.jsonl", tmp_path / "out.jsonl.judge.jsonl"
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
             with pytest.raises(UserError, match="HTTP 401"):
@@ -144,11 +144,11 @@ class TestInterruption:
             summary = label(source, llm(server, f"out={out}"))
             assert summary["judge"] == {"requests": 4, "cached": 2}
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 5, 0)
-            whole = out.read_bytes()
+            complete = out.read_bytes()
             out.unlink()
             again = label(source, llm(server, f"out={out}", "judge.retries=9", "judge.concurrency=1", "judge.timeout_s=9"))
             assert again == {**summary, "judge": {"cached": 18}}
-            assert out.read_bytes() == whole
+            assert out.read_bytes() == complete
             assert label(source, llm(server, f"out={out}")).get("judge") is None
             assert len(server.bodies) == 19
 
@@ -163,16 +163,16 @@ class TestInterruption:
         out = tmp_path / "out.jsonl"
         label(source, [f"out={out}"])
         before = out.read_bytes()
-        with pytest.raises(UserError, match=r"began with judge\..*another out=FILE"):
+        with pytest.raises(UserError, match=r"was written with judge\..*another out=FILE"):
             label(source, [f"out={out}", *typed])
         assert out.read_bytes() == before
 
-    def test_another_choice_about_ties_is_refused(self, source, tmp_path):
+    def test_another_keep_ties_is_refused(self, source, tmp_path):
         label(source, [f"out={tmp_path}/out.jsonl"])
         with pytest.raises(UserError, match="keep_ties=True"):
             label(source, [f"out={tmp_path}/out.jsonl", "keep_ties=false"])
 
-    def test_a_reward_model_that_was_trained_on_is_another_judge(self, tmp_path):
+    def test_other_weights_of_a_reward_model_are_refused(self, tmp_path):
         typed = ["judge=neural", f"judge.model={tmp_path}/model", f"out={tmp_path}/out.jsonl"]
         saved(tmp_path / "model")
         source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])
@@ -180,7 +180,7 @@ class TestInterruption:
         network = ScalarModel.load(tmp_path / "model")
         network.model.score.weight.data.add_(1.0)
         network.export(tmp_path / "model" / "export" if (tmp_path / "model" / "export").is_dir() else tmp_path / "model")
-        with pytest.raises(UserError, match=r"began with judge\.weights"):
+        with pytest.raises(UserError, match=r"was written with judge\.weights"):
             label(source, typed)
 
     def test_other_candidates_are_refused(self, source, tmp_path):
@@ -195,23 +195,23 @@ class TestKappa:
     def test_by_hand(self, source, tmp_path):
         for name, typed in (("a", []), ("b", ["+reward@judge.reward=format"])):
             label(source, [f"out={tmp_path}/{name}.jsonl", *typed])
-        # pairs but the one without a gold answer; rule: 0 0 T | 1 1 T | T | 0, format: T T T | 1 T 0 | T | T
+        # all pairs but the one without a gold answer; rule: 0 0 T | 1 1 T | T | 0, format: T T T | 1 T 0 | T | T
         # p_o = 3/8; rule: 2 first, 3 ties, 3 second; format: 1 first, 6 ties, 1 second; p_e = (2 * 1 + 3 * 6 + 3 * 1) / 64 = 23/64
-        found = kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl")
-        assert found == {"rows": 5, "pairs": 8, "agreement": 3 / 8, "kappa": pytest.approx((24 - 23) / (64 - 23))}
+        result = kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl")
+        assert result == {"rows": 5, "pairs": 8, "agreement": 3 / 8, "kappa": pytest.approx((24 - 23) / (64 - 23))}
 
     def test_dropped_rows_count(self, source, tmp_path):
         for name, typed in (("a", []), ("b", ["keep_ties=false"])):
             label(source, [f"out={tmp_path}/{name}.jsonl", *typed])
         assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/b.jsonl") == {"rows": 5, "pairs": 8, "agreement": 1.0, "kappa": 1.0}
 
-    def test_of_ranks_alone(self, source, tmp_path):
+    def test_file_with_ranks_only(self, source, tmp_path):
         label(source, [f"out={tmp_path}/a.jsonl"])
         rows = [{k: v for k, v in row.items() if k not in ("verdicts", "judge")} for row in read_rows(tmp_path / "a.jsonl")]
         (tmp_path / "human.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows[::-1]))
         assert kappa(f"{tmp_path}/a.jsonl", f"{tmp_path}/human.jsonl")["kappa"] == 1.0
 
-    def test_refuses(self, source, tmp_path):
+    def test_unlabelled_or_different_rows_are_refused(self, source, tmp_path):
         label(source, [f"out={tmp_path}/a.jsonl"])
         with pytest.raises(UserError, match="row 0 is not labelled"):
             kappa(f"{tmp_path}/a.jsonl", source)
@@ -228,8 +228,8 @@ MISTAKES = {
     "no rows": ("", [], "no such file, or no rows"),
     "no candidates": (GOOD + '{"id": "1", "prompt": "?"}\n', [], 'row 2 has no "candidates"'),
     "candidates that are texts": ('{"id": "1", "prompt": "?", "candidates": ["a"]}\n', [], 'row 1 has no "candidates"'),
-    "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no "id"'),
-    "an id twice": (GOOD + GOOD, [], 'row 2 has no "id" of its own'),
+    "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no unique "id"'),
+    "an id twice": (GOOD + GOOD, [], 'row 2 has no unique "id"'),
     "no prompt": ('{"id": "1", "candidates": []}\n', [], 'row 1 has no "prompt"'),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
@@ -237,12 +237,12 @@ MISTAKES = {
     "no address": (GOOD, ["judge=llm"], "judge.url=http://HOST/v1"),
     "no such judge": (GOOD, ["judge=oracle"], "judge=oracle: no such option"),
     "no such setting": (GOOD, ["colour=red"], "colour"),
-    "no truth": (GOOD, ["keep_ties=2"], "keep_ties=2: must be true or false"),
+    "not a boolean": (GOOD, ["keep_ties=2"], "keep_ties=2: must be true or false"),
 }
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_writes_nothing(mistake, tmp_path):
+def test_user_errors_are_one_line_and_write_nothing(mistake, tmp_path):
     text, typed, words = MISTAKES[mistake]
     (tmp_path / "in.jsonl").write_text(text)
     with pytest.raises(SystemExit) as error:
@@ -253,8 +253,8 @@ def test_a_mistake_is_one_line_and_writes_nothing(mistake, tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["in.jsonl"]
 
 
-class TestTheCommand:
-    def test_does_not_write_over_what_it_reads(self, source):
+class TestCommand:
+    def test_does_not_overwrite_its_input(self, source):
         with pytest.raises(UserError, match="type another out=FILE"):
             label(source, [f"out={source}"])
 
@@ -267,7 +267,7 @@ class TestTheCommand:
         with pytest.raises(SystemExit, match="--kappa FILE_A FILE_B"):
             module.main(["--kappa", f"{tmp_path}/a.jsonl"])
 
-    def test_explains_its_settings(self, capsys):
+    def test_help_lists_all_settings(self, capsys):
         with pytest.raises(SystemExit):
             module.main(["--help"])
         assert {f"{f.name}=" for f in fields(module.Settings)} <= set(re.findall(r"\w+=", capsys.readouterr().out))

@@ -1,4 +1,4 @@
-"""`python train.py` as a user meets it: another process, another directory, files on disk."""
+"""`python train.py` end to end: in its own process and working directory, checked by its output files."""
 
 import json
 import os
@@ -55,7 +55,7 @@ OPTIONS = {"reward/even": "mine.Even", "advantage/plain": "mine.Plain", "ratio/s
 
 
 def start(folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True) -> subprocess.Popen[str]:
-    """`python train.py`, from `folder`, in a process group of its own."""
+    """Start `python train.py` in `folder`, in a new process group."""
     environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     if plugins is not None:
         environment["RLMODS_PLUGINS"] = str(plugins)
@@ -64,8 +64,8 @@ def start(folder: Path, *overrides: str, plugins: Path | None = None, small: boo
     return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
 
 
-def train(folder: Path, *overrides: str, **how: Any) -> SimpleNamespace:
-    process = start(folder, *overrides, **how)
+def train(folder: Path, *overrides: str, **options: Any) -> SimpleNamespace:
+    process = start(folder, *overrides, **options)
     out, err = process.communicate(timeout=240)
     return SimpleNamespace(code=process.returncode, out=out, err=err)
 
@@ -75,12 +75,12 @@ def rows(path: Path) -> list[dict[str, Any]]:
 
 
 def contents(folder: Path) -> dict[str, tuple[int, int]]:
-    """Size and time of change by name."""
+    """Size and modification time of every file."""
     return {str(p.relative_to(folder)): (p.stat().st_size, p.stat().st_mtime_ns) for p in folder.rglob("*") if p.is_file()}
 
 
-def refused(result: SimpleNamespace, *words: str) -> None:
-    """One line that says what is wrong and what to type."""
+def assert_refused(result: SimpleNamespace, *words: str) -> None:
+    """Check that the command failed with a one-line error that contains `words`."""
     lines = result.err.strip().splitlines()
     assert len(lines) == 1, result.err
     assert lines[0].startswith("error: ")
@@ -90,20 +90,20 @@ def refused(result: SimpleNamespace, *words: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("elsewhere")
 
 
 @pytest.fixture(scope="module")
-def finished(place: Path) -> SimpleNamespace:
-    """A run that finished: relative run_dir, every default of `algo=dapo reward=math` and a reference."""
-    result = train(place, "algo=dapo", "reward=math", "kl=loss", "run_dir=run")
+def finished(working_directory: Path) -> SimpleNamespace:
+    """A finished run with a relative run_dir, the defaults of `algo=dapo reward=math` and a reference policy."""
+    result = train(working_directory, "algo=dapo", "reward=math", "kl=loss", "run_dir=run")
     assert (result.code, result.err) == (0, "")
-    return SimpleNamespace(**vars(result), path=place / "run", overrides=("kl=loss", "run_dir=run"))
+    return SimpleNamespace(**vars(result), path=working_directory / "run", overrides=("kl=loss", "run_dir=run"))
 
 
-class TestARun:
-    def test_leaves_the_files_of_the_contract(self, finished):
+class TestRun:
+    def test_writes_the_documented_files(self, finished):
         for name in ("config.yaml", "versions.txt", "metrics.jsonl", "summary.json", "samples", "checkpoints", "export"):
             assert (finished.path / name).exists()
         assert "torch " in (finished.path / "versions.txt").read_text()
@@ -111,16 +111,16 @@ class TestARun:
         assert [p.name for p in (finished.path / "checkpoints").iterdir()] == ["iteration_000002.ckpt"]
         assert {p.name for p in finished.path.parent.iterdir()} == {"run"}
 
-    def test_is_graded_again_as_it_was(self, finished):
+    def test_evaluate_repeats_the_last_validation(self, finished):
         validations = [row for row in rows(finished.path / "metrics.jsonl") if "val/accuracy" in row]
-        graded = evaluate(str(finished.path), [])
-        assert graded["val/accuracy"] == validations[-1]["val/accuracy"]
-        assert graded["prompts"] == 8
+        metrics = evaluate(str(finished.path), [])
+        assert metrics["val/accuracy"] == validations[-1]["val/accuracy"]
+        assert metrics["prompts"] == 8
         assert evaluate(str(finished.path), ["validation.max_prompts=3", "data.level=1", "validation.samples=2"])["prompts"] == 3
         with pytest.raises(UserError, match="no held-out prompts"):
             evaluate(str(finished.path), ["data.num_val=0"])
 
-    def test_logs_the_metrics_of_the_contract(self, finished):
+    def test_logs_the_documented_metrics(self, finished):
         logged = rows(finished.path / "metrics.jsonl")
         assert all(list(row)[:3] == ["iteration", "optimizer_step", "wall_s"] for row in logged)
         iterations = [row for row in logged if "train/reward" in row]
@@ -132,7 +132,7 @@ class TestARun:
         for row in validations:
             assert not VALIDATION_METRICS - row.keys()
 
-    def test_logs_what_the_samples_say(self, finished):
+    def test_logged_metrics_match_the_samples(self, finished):
         for row in rows(finished.path / "metrics.jsonl"):
             if "train/reward" not in row:
                 continue
@@ -142,13 +142,13 @@ class TestARun:
             assert row["train/response_tokens"] == pytest.approx(sum(len(s["tokens"]) for s in samples) / len(samples))
             assert len({s["reward"] for s in samples}) > 1
 
-    def test_summarises(self, finished):
+    def test_writes_a_summary(self, finished):
         summary = json.loads((finished.path / "summary.json").read_text())
         keys = ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
         assert list(summary) == keys
         assert list(summary["val/accuracy"]) == ["first", "best", "last"]
-        facts = (summary["algo"], summary["label"], summary["iterations"], summary["exit"])
-        assert facts == ("dapo", "dapo[kl=loss]", 2, "finished")
+        values = (summary["algo"], summary["label"], summary["iterations"], summary["exit"])
+        assert values == ("dapo", "dapo[kl=loss]", 2, "finished")
         samples = [s for i in (1, 2) for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")]
         assert summary["response_tokens"] == sum(len(s["tokens"]) for s in samples)
 
@@ -158,21 +158,21 @@ class TestARun:
         for name, value in model.state_dict().items():
             assert torch.equal(value, saved[f"policy.model.{name}"])
 
-    def test_is_never_overwritten_and_goes_on_if_asked(self, finished):
+    def test_is_never_overwritten_and_can_be_resumed(self, finished):
         before = contents(finished.path)
-        refused(train(finished.path.parent, *finished.overrides), "already holds a run", "resume=auto")
+        assert_refused(train(finished.path.parent, *finished.overrides), "already holds a run", "resume=auto")
         assert contents(finished.path) == before
-        seen = (finished.path / "metrics.jsonl").read_text()
+        log_before = (finished.path / "metrics.jsonl").read_text()
         result = train(finished.path.parent, *finished.overrides, "resume=auto", "trainer.max_iterations=3")
         assert (result.code, result.err) == (0, "")
         logged = (finished.path / "metrics.jsonl").read_text()
-        assert logged.startswith(seen)
+        assert logged.startswith(log_before)
         assert [(r["iteration"], "train/reward" in r) for r in rows(finished.path / "metrics.jsonl")][-2:] == [(3, True), (3, False)]
-        assert len(logged.splitlines()) == len(seen.splitlines()) + 2
+        assert len(logged.splitlines()) == len(log_before.splitlines()) + 2
         summary = json.loads((finished.path / "summary.json").read_text())
         assert (summary["iterations"], summary["exit"]) == (3, "finished")
-        asked = [{s["id"] for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")} for i in (1, 2, 3)]
-        assert not asked[2] & (asked[0] | asked[1])  # of ten thousand prompts, none is asked twice
+        prompt_ids = [{s["id"] for s in rows(finished.path / f"samples/iteration_{i:06d}.jsonl")} for i in (1, 2, 3)]
+        assert not prompt_ids[2] & (prompt_ids[0] | prompt_ids[1])  # no prompt repeats within an epoch
 
 
 GOOD = json.dumps({"prompt": "1+1=", "answer": "2"})
@@ -188,14 +188,14 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_a_mistake_is_one_line_and_leaves_nothing(mistake, finished, tmp_path):
+def test_user_errors_are_one_line_and_write_nothing(mistake, finished, tmp_path):
     text, overrides, words = MISTAKES[mistake]
     (tmp_path / "data.jsonl").write_text(text)
     checkpoint = next((finished.path / "checkpoints").iterdir()).read_bytes()
     (tmp_path / "half.ckpt").write_bytes(checkpoint[: len(checkpoint) // 2])
-    typed = [override.format(folder=tmp_path) for override in overrides]
+    formatted = [override.format(folder=tmp_path) for override in overrides]
     data = ("data=jsonl", "data.train=data.jsonl", "data.num_val=0", "batch.prompts=1")
-    refused(train(tmp_path, *data, "run_dir=new", *typed), *words)
+    assert_refused(train(tmp_path, *data, "run_dir=new", *formatted), *words)
     assert {p.name for p in tmp_path.iterdir()} == {"data.jsonl", "half.ckpt"}
 
 
@@ -210,7 +210,7 @@ class TestPlugins:
         (folder / "mine/mine.py").write_text(PLUGIN)
         return folder
 
-    def test_options_show_in_help(self, plugins, tmp_path):
+    def test_options_are_listed_by_help(self, plugins, tmp_path):
         result = train(tmp_path, "--help", plugins=plugins, small=False)
         assert result.code == 0
         groups = dict(line.strip().split(": ", 1) for line in reversed(result.out.splitlines()) if ": " in line)
@@ -229,13 +229,13 @@ class TestPlugins:
             "reward": "even", "advantage": "plain", "ratio": "straight",
         }  # fmt: skip
 
-    def test_one_that_does_not_import(self, plugins, tmp_path):
+    def test_import_error(self, plugins, tmp_path):
         (plugins / "mine/mine.py").write_text("import no_such_package\n")
-        refused(train(tmp_path, "reward=even", "run_dir=run", plugins=plugins), "mine.py:1", "no_such_package")
+        assert_refused(train(tmp_path, "reward=even", "run_dir=run", plugins=plugins), "mine.py:1", "no_such_package")
         assert not (tmp_path / "run").exists()
 
 
-def test_sweep_has_a_directory_a_run(tmp_path):
+def test_sweep_has_one_directory_per_run(tmp_path):
     result = train(tmp_path, *RANDOM, "trainer.max_iterations=1", "seed=1,2", "-m")
     assert (result.code, result.err) == (0, "")
     [sweep] = (tmp_path / "runs").iterdir()
@@ -246,7 +246,7 @@ def test_sweep_has_a_directory_a_run(tmp_path):
     assert texts[0] != texts[1]
 
 
-def test_ctrl_c_ends_the_iteration_and_the_run_goes_on(tmp_path):
+def test_ctrl_c_ends_the_iteration_and_the_run_can_be_resumed(tmp_path):
     overrides = (*RANDOM, "run_dir=run", "trainer.max_iterations=100000")
     process = start(tmp_path, *overrides)
     metrics, deadline = tmp_path / "run/metrics.jsonl", time.monotonic() + 120
@@ -269,13 +269,13 @@ def test_ctrl_c_ends_the_iteration_and_the_run_goes_on(tmp_path):
     assert json.loads((tmp_path / "run/summary.json").read_text())["exit"] == "finished"
 
 
-def test_a_sweep_does_not_go_to_one_directory(tmp_path):
+def test_sweep_with_one_run_dir_is_refused(tmp_path):
     result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
-    refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
+    assert_refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
     assert not (tmp_path / "here").exists()
 
 
-def test_ctrl_c_among_the_imports_is_one_line(tmp_path):
+def test_ctrl_c_during_imports_is_one_line(tmp_path):
     process = start(tmp_path, "run_dir=here")
     time.sleep(0.7)
     process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""`python -m rlmods.plugin`: a plugin that works from the first minute."""
+"""`python -m rlmods.plugin`: the plugin templates work unchanged."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlmods.types import UserError
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty folder of plugins, and the world as it was afterwards."""
+    """An empty folder of plugins; imports are undone after the test."""
     path, modules, before = list(sys.path), set(sys.modules), plugins.PluginFolders.folder
     (tmp_path / "mine").mkdir()
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "mine"))
@@ -32,20 +32,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.mark.parametrize("group", plugin.GROUPS)
 class TestNew:
-    def test_brings_a_test_that_passes(self, group: str, folder: Path) -> None:
+    def test_writes_a_test_that_passes(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)
         command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", f"own_{group}"]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "passed" in done.stdout
+        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "passed" in result.stdout
 
-    def test_is_an_option_at_once(self, group: str, folder: Path) -> None:
+    def test_option_can_be_selected(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)
         plugins.register()
         config = configuration([f"{group}=own_{group}"])
         part = instantiate(config[group], group)
         assert type(part).__name__ == f"Own{group.capitalize()}"
-        assert plugin.found()[f"own_{group}"]["options"] == [f"{group}=own_{group}"]
+        assert plugin.list_plugins()[f"own_{group}"]["options"] == [f"{group}=own_{group}"]
 
 
 class TestRefusals:
@@ -56,27 +56,27 @@ class TestRefusals:
             ("judge", "mine", "choose from advantage, ratio, reward, sampling"),
             ("reward", "MyReward", "as in my_reward"),
             ("reward", "my-reward", "as in my_reward"),
-            ("reward", "class", "a plugin is a module"),
+            ("reward", "class", "a plugin is a Python module"),
             ("reward", "math", "reward=math exists already"),
             ("reward", "random", "import random gives"),
-            ("reward", "_", "a plugin is a module"),
+            ("reward", "_", "a plugin is a Python module"),
             ("reward", "3bad", "as in bad"),
-            ("reward", "simple_namespace", "a class SimpleNamespace is imported there"),
+            ("reward", "simple_namespace", "imports a class SimpleNamespace already"),
         ],
     )
-    def test_name_what_to_type(self, group: str, name: str, words: str, folder: Path) -> None:
+    def test_invalid_group_or_name(self, group: str, name: str, words: str, folder: Path) -> None:
         with pytest.raises(UserError, match=words):
             plugin.new(group, name, folder)
         assert list(folder.iterdir()) == []
 
-    def test_nothing_is_overwritten(self, folder: Path) -> None:
+    def test_existing_folder_is_not_overwritten(self, folder: Path) -> None:
         plugin.new("reward", "mine", folder)
         (folder / "mine" / "mine.py").write_text("precious")
         with pytest.raises(UserError, match="exists already"):
             plugin.new("advantage", "mine", folder)
         assert (folder / "mine" / "mine.py").read_text() == "precious"
 
-    def test_an_option_of_another_plugin_is_taken(self, folder: Path) -> None:
+    def test_name_of_an_option_of_another_plugin(self, folder: Path) -> None:
         plugin.new("reward", "mine", folder)
         (folder / "mine" / "reward" / "other.yaml").write_text("_target_: mine.Mine")
         plugins.register()
@@ -84,21 +84,21 @@ class TestRefusals:
             plugin.new("reward", "other", folder)
 
     @pytest.mark.parametrize("typed", [["new"], ["new", "reward"], ["new", "a", "b", "c", "d"], ["gnu"]])
-    def test_of_the_command_line(self, typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    def test_invalid_command_line(self, typed: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match=r"error: type: python -m rlmods\.plugin new GROUP NAME"):
             plugin.main(typed)
 
 
-def package(place: Path, name: str, options: dict[str, str]) -> None:
-    """An installed package that names itself in the entry points."""
-    (place / name).mkdir(parents=True)
-    (place / name / "__init__.py").write_text(
+def write_package(site: Path, name: str, options: dict[str, str]) -> None:
+    """Write an installed package with an entry point for plugins."""
+    (site / name).mkdir(parents=True)
+    (site / name / "__init__.py").write_text(
         "class Loud:\n    def __init__(self, volume):\n        self.volume = volume\n        1 / volume\n"
     )
     for path, text in options.items():
-        (place / name / path).parent.mkdir(parents=True, exist_ok=True)
-        (place / name / path).write_text(text)
-    info = place / f"{name}-1.0.dist-info"
+        (site / name / path).parent.mkdir(parents=True, exist_ok=True)
+        (site / name / path).write_text(text)
+    info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text(f"[rlmods.plugins]\nloud = {name}\n")
@@ -107,37 +107,37 @@ def package(place: Path, name: str, options: dict[str, str]) -> None:
 class TestInstalledPackages:
     LOUD = "_target_: loud_rewards.Loud\nvolume: 11\n"
 
-    def test_bring_options(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
+    def test_provide_options(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
         assert instantiate(configuration(["reward=loud", "reward.volume=3"]).reward, "reward").volume == 3
-        assert plugin.found()["loud"] == {"folder": str(tmp_path / "site/loud_rewards/conf"), "options": ["reward=loud"]}
+        assert plugin.list_plugins()["loud"] == {"folder": str(tmp_path / "site/loud_rewards/conf"), "options": ["reward=loud"]}
         with pytest.raises(UserError, match=r"loud_rewards/__init__\.py:4: ZeroDivisionError"):
             instantiate(configuration(["reward=loud", "reward.volume=0"]).reward, "reward")
 
-    def test_that_cannot_be_imported_are_one_line(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
+    def test_import_errors_are_one_line(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_package(tmp_path / "site", "loud_rewards", {"conf/reward/loud.yaml": self.LOUD})
         (tmp_path / "site/loud_rewards/__init__.py").write_text("raise ImportError('no such library')")
         info = tmp_path / "site/loud_rewards-1.0.dist-info/entry_points.txt"
         info.write_text("[rlmods.plugins]\nloud = loud_rewards.parts\n")
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
-        with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be followed \(ImportError: no such library\)"):
+        with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)"):
             configuration([])
-        found = plugins.explain(ValueError("another"))
-        assert found is not None
-        assert "cannot be followed" in str(found)
+        explained = plugins.explain(ValueError("another"))
+        assert explained is not None
+        assert "cannot be imported" in str(explained)
 
     def test_without_options_are_an_error(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        package(tmp_path / "site", "loud_rewards", {})
+        write_package(tmp_path / "site", "loud_rewards", {})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
         with pytest.raises(UserError, match="the package loud_rewards has no options"):
             configuration([])
 
-    def test_may_not_take_a_name_that_is_taken(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        package(tmp_path / "site", "loud_rewards", {"conf/reward/math.yaml": self.LOUD})
+    def test_name_of_an_existing_option_is_refused(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        write_package(tmp_path / "site", "loud_rewards", {"conf/reward/math.yaml": self.LOUD})
         monkeypatch.syspath_prepend(str(tmp_path / "site"))
         plugins.register()
         with pytest.raises(UserError, match=r"reward=math is .* already"):
@@ -149,6 +149,6 @@ def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
     train = [sys.executable, str(Path(plugins.__file__).parents[2] / "train.py"), "reward=politeness", "reward.word=e", "run_dir=run"]
     small = ["trainer.max_iterations=1", "batch.prompts=2", "batch.samples=2", "sampling=fixed", "validation.max_prompts=2"]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*train, *small], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "reward=politeness" in done.stdout
+    result = subprocess.run([*train, *small], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "reward=politeness" in result.stdout

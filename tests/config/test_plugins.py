@@ -47,18 +47,18 @@ def write(path: Path, text: str) -> None:
     path.write_text(text)
 
 
-def composed(tree: Path, *overrides: str) -> Any:
+def compose_with_plugins(tree: Path, *overrides: str) -> Any:
     plugins.register(tree / "plugins")
     with initialize_config_dir(str(tree / "conf"), version_base="1.3"):
         return compose("train", list(overrides))
 
 
-def test_an_option_is_found_by_being_there(tree: Path) -> None:
-    reward = instantiate(composed(tree, "reward=loud", "reward.volume=12").reward)
+def test_an_option_of_a_plugin_can_be_selected(tree: Path) -> None:
+    reward = instantiate(compose_with_plugins(tree, "reward=loud", "reward.volume=12").reward)
     assert (type(reward).__name__, reward.volume) == ("Shout", 12)
 
 
-def test_help_lists_it_from_any_directory(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_help_lists_options_of_plugins_from_any_directory(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     write(tree / "app.py", APP)
     env = {**os.environ, "RLMODS_PLUGINS": str(tree / "plugins"), "PYTHONPATH": str(ROOT)}
     elsewhere = tmp_path_factory.mktemp("elsewhere")
@@ -67,7 +67,7 @@ def test_help_lists_it_from_any_directory(tree: Path, tmp_path_factory: pytest.T
 
 
 @pytest.mark.parametrize(
-    ("file", "says"),
+    ("file", "message"),
     [
         ("shout/reward/builtin.yaml", "reward=builtin is .*conf/reward/builtin.yaml already"),
         ("whisper/reward/loud.yaml", "reward=loud is .*shout/reward/loud.yaml already"),
@@ -79,23 +79,23 @@ def test_help_lists_it_from_any_directory(tree: Path, tmp_path_factory: pytest.T
         ("json/json.py", "import json gives .*rename the folder and json.py"),
     ],
 )
-def test_a_bad_plugin_stops_in_one_line(tree: Path, file: str, says: str) -> None:
+def test_an_invalid_plugin_is_a_one_line_error(tree: Path, file: str, message: str) -> None:
     write(tree / "plugins" / file, "")
     if file.startswith("whisper"):
         write(tree / "plugins/whisper/whisper.py", "")
-    with pytest.raises(UserError, match=says) as error:
-        composed(tree)
+    with pytest.raises(UserError, match=message) as error:
+        compose_with_plugins(tree)
     assert str(tree / "plugins" / Path(file).parts[0]) in str(error.value)
     assert "\n" not in str(error.value)
 
 
-def test_other_files_and_folders_are_left_alone(tree: Path) -> None:
+def test_other_files_and_folders_are_ignored(tree: Path) -> None:
     for name in ("README.md", "__pycache__/x.pyc", ".git/config.yaml", "shout/tests/test_shout.py"):
         write(tree / "plugins" / name, "")
-    assert composed(tree).reward._target_ == "builtins.dict"
+    assert compose_with_plugins(tree).reward._target_ == "builtins.dict"
 
 
-def test_a_missing_folder_is_an_error_only_when_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_folder_is_an_error_only_if_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "none"))
     monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path)
     with pytest.raises(UserError, match="no plugin folder"):
@@ -106,24 +106,24 @@ def test_a_missing_folder_is_an_error_only_when_asked_for(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize(
-    ("code", "line", "says"),
+    ("code", "line", "message"),
     [
         ("x = 1\nimport no_such_package\n", 2, "ModuleNotFoundError: No module named 'no_such_package'"),
         ("x = (\n", 1, "SyntaxError"),
         ("def helper():\n    raise ValueError('two\\nlines')\n\ndef Shout(volume):\n    helper()\n", 2, "ValueError: two lines"),
     ],
 )
-def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str, line: int, says: str) -> None:
+def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str, line: int, message: str) -> None:
     write(tree / "plugins/shout/shout.py", code)
-    config = composed(tree, "reward=loud")
+    config = compose_with_plugins(tree, "reward=loud")
     with pytest.raises(Exception, match="shout") as error:
         instantiate(config.reward)
     explained = str(plugins.explain(error.value))
-    assert explained.startswith(f"{tree / 'plugins/shout/shout.py'}:{line}: {says}")
+    assert explained.startswith(f"{tree / 'plugins/shout/shout.py'}:{line}: {message}")
     assert "\n" not in explained
 
 
-def test_other_errors_are_not_blamed_on_plugins(tree: Path) -> None:
+def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
     plugins.register(tree / "plugins")
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0

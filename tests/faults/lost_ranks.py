@@ -13,7 +13,7 @@ import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
 from rlmods.callbacks.watchdog import GO_ON
-from rlmods.cli.main import plain_errors, quiet
+from rlmods.cli.console import plain_errors, quiet
 from rlmods.distributed.strategy import DDP
 from rlmods.run import RunDir
 from rlmods.types import Response, UserError

@@ -21,7 +21,7 @@ class Row:
         return "^" + ".+?".join(re.escape(part) for part in re.split(r"<[^>]+>", self.saw)) + "$"
 
 
-GO_ON = "to go on: python train.py <settings> run_dir=<run> resume=auto"
+GO_ON = "to resume: python train.py <settings> run_dir=<run> resume=auto"
 ROWS = {
     "two_processes_in_one_run_directory": Row(
         "A second process is started in the directory of a running one",
@@ -78,7 +78,7 @@ ROWS = {
     "sigusr1": Row("SIGUSR1, as from `#SBATCH --signal=USR1@300`", f"interrupted after iteration 2; {GO_ON}", 75, "nothing"),
     "no_time_left": Row(
         "SIGUSR1, when iterations take longer than `callbacks.stop.grace_s`",
-        f"interrupted within iteration 2, what came after iteration 1 is repeated; {GO_ON}",
+        f"interrupted within iteration 2, work after iteration 1 will be repeated; {GO_ON}",
         75,
         "the iteration that was under way, and those since the last checkpoint",
     ),

@@ -25,6 +25,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import open_dict
 
 from rlmods.cli import main
+from rlmods.cli.console import plain_errors
 from rlmods.config import plugins
 from rlmods.config.options import CONF
 from rlmods.run import lock, name
@@ -53,7 +54,7 @@ def command(*overrides: str) -> int:
     plugins.register()
     name.register()
     try:
-        with main.plain_errors():
+        with plain_errors():
             with initialize_config_dir(str(CONF), version_base="1.3"):
                 config = compose("train", list(overrides), return_hydra_config=True)
             HydraConfig.instance().set_config(config)

@@ -1,0 +1,47 @@
+"""Error messages and library warnings on the console."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import transformers
+
+from rlmods.config.overrides import explain_override
+from rlmods.config.plugins import explain
+from rlmods.types import UserError
+
+IGNORED_WARNINGS = (
+    r".*does not have many workers.*",
+    r".*module\(s\) in eval mode at the start of training.*",  # intended: log-probabilities are computed without dropout
+    r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
+    r".*`training_step` returned `None`.*",
+)
+
+
+@contextmanager
+def plain_errors() -> Iterator[None]:
+    """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra reports while it composes."""
+    try:
+        yield
+    except UserError as error:
+        sys.exit(f"error: {error}")
+    except Exception as error:
+        if (user_error := explain(error) or explain_override(error)) is None:
+            raise
+        sys.exit(f"error: {user_error}")
+
+
+def quiet() -> None:
+    """Silence library warnings that a user cannot act on, and print other warnings on one line, without their source location."""
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    for pattern in IGNORED_WARNINGS:
+        warnings.filterwarnings("ignore", pattern)
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # lists of unused devices, advertisements
+    logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)  # a line for every rank that joins
+    transformers.utils.logging.disable_progress_bar()
