@@ -16,8 +16,8 @@ from rlmods.judge.question import read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
 from rlmods.types import Prompt, UserError
-from tests.algo import worlds
 from tests.judge.server import TEMPLATE, completion, in_turn, longer, serve
+from tests.support import tiny_setup
 
 PROMPT = Prompt(id="0", text="?", answer="gold")
 PAIRS = [(PROMPT, "a", "bb"), (PROMPT, "cccc", "dd"), (PROMPT, "ee", "ff")]
@@ -402,7 +402,7 @@ class TestRealModel:
         return script
 
     def test_tiny_policy(self, tmp_path):
-        policy = worlds.policy()
+        policy = tiny_setup.policy()
         letters = torch.zeros(policy.model.config.vocab_size)
         letters[policy.tokenizer.convert_tokens_to_ids(["A", "B"])] = 5.0  # as with a server's logit_bias
         policy.model.lm_head.register_forward_hook(lambda module, inputs, output: output + letters)

@@ -20,10 +20,10 @@ from rlmods.reward import Accuracy, Neural, WeightedSum
 from rlmods.reward.neural import ensemble
 from rlmods.sampling import Dynamic, Fixed
 from rlmods.types import Prompt, Response, UserError
-from tests.algo import worlds
 from tests.policy.test_base import TestEncode, tokenizer_with_bos
 from tests.reward.models import said, save
 from tests.reward.test_weighted_sum import composed
+from tests.support import tiny_setup
 
 RESPONSES = [said("<answer>3</answer>"), said("4", prompt="9-5="), said("a long way to say seven", finish="length"), said("")]
 POOLINGS: dict[str, Any] = {"last": lambda x: x[-1], "mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
@@ -217,10 +217,10 @@ class TestTraining:
         def prepare(prompts: Sequence[Prompt]) -> list[Prompt]:
             return [p if answers else replace(p, answer=None) for p in prompts]
 
-        splits = replace(worlds.SPLITS, train=prepare(worlds.SPLITS.train), val=prepare(worlds.SPLITS.val))
-        learner = worlds.learner(reward=reward, sampling=sampling, validation_prompts=splits.val)
+        splits = replace(tiny_setup.SPLITS, train=prepare(tiny_setup.SPLITS.train), val=prepare(tiny_setup.SPLITS.val))
+        learner = tiny_setup.learner(reward=reward, sampling=sampling, validation_prompts=splits.val)
         before = [float(p.detach().sum()) for p in learner.policy.parameters()]
-        rows = worlds.fit(learner, 1, splits=splits)
+        rows = tiny_setup.fit(learner, 1, splits=splits)
         return rows, [float(p.detach().sum()) - x for p, x in zip(learner.policy.parameters(), before, strict=True)]
 
     @pytest.mark.parametrize("sampling", [Fixed(), Dynamic()])
