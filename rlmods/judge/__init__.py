@@ -1,4 +1,4 @@
-"""Which of two responses is better."""
+"""Judges: parts that decide which of two responses is better."""
 
 from rlmods.judge.agreement import cohens_kappa
 from rlmods.judge.llm import LLM

@@ -1,4 +1,4 @@
-"""How far two judges agree."""
+"""Agreement between two judges."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Sequence
 
 
 def cohens_kappa(first: Sequence[float | None], second: Sequence[float | None]) -> float:
-    """kappa = (p_o - p_e) / (1 - p_e) over two judges' verdicts on the same pairs.
+    """Cohen's kappa of two judges' verdicts on the same pairs: kappa = (p_o - p_e) / (1 - p_e).
 
-    p_o is the share of pairs on which they agree; p_e = sum over categories of the product of both judges' shares, what they would agree on
-    by chance. Three categories: the first is better, the second is, a tie. Pairs on which either has no verdict do not count. 1: they
-    agree on all, 0: no more than by chance; 1 where both say the same one thing throughout (p_e = 1); NaN without pairs.
+    p_o is the fraction of pairs with equal verdicts; p_e = sum over categories of the product of both judges' frequencies, the agreement
+    expected by chance. There are three categories: first better, second better, tie. Pairs without a verdict from both judges are skipped.
+    1 is perfect agreement, 0 chance level. Returns 1 if both judges use one and the same category only (p_e = 1), NaN without any pair.
+
+    torchmetrics' `multiclass_cohen_kappa` is not used because it returns NaN for p_e = 1 and computes in float32.
 
     Source: Cohen 1960, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement 20(1), 37-46.
     """
@@ -20,12 +22,12 @@ def cohens_kappa(first: Sequence[float | None], second: Sequence[float | None]) 
     if not pairs:
         return math.nan
     n = len(pairs)
-    agreed = sum(a == b for a, b in pairs)
-    one, other = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
-    by_chance = sum(one[c] * other[c] for c in one)  # in units of 1 / n^2, where "p_e = 1" is exact
-    return 1.0 if by_chance == n * n else (agreed * n - by_chance) / (n * n - by_chance)
+    num_equal = sum(a == b for a, b in pairs)
+    first_counts, second_counts = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    expected = sum(first_counts[c] * second_counts[c] for c in first_counts)  # in units of 1 / n^2, so that "p_e = 1" is exact
+    return 1.0 if expected == n * n else (num_equal * n - expected) / (n * n - expected)
 
 
 def category(verdict: float) -> str:
-    """first, second or tie."""
+    """Return "first", "second" or "tie" for a verdict."""
     return "tie" if verdict == 0.5 else "first" if verdict > 0.5 else "second"

@@ -1,4 +1,4 @@
-"""One question to a server that speaks OpenAI's chat completions."""
+"""Client for one request to an OpenAI-compatible chat completions server."""
 
 from __future__ import annotations
 
@@ -14,56 +14,56 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from rlmods.types import UserError
 
-SHOWN = 200
-"""Characters of an unwanted reply that are shown."""
-CUT = "\n[cut off at max_tokens]"
-PASSING = (408, 409, 425, 429)
-"""Refusals that pass by themselves, as the server's own failures (500 and above) do."""
+PREVIEW_LENGTH = 200
+"""Characters of an unexpected reply that are shown in an error message."""
+TRUNCATED = "\n[cut off at max_tokens]"
+RETRYABLE_STATUSES = (408, 409, 425, 429)
+"""Client errors that are worth a retry, like all server errors (500 and above)."""
 
 
 class NoReplyError(Exception):
-    """Nothing usable came back, and asking again may help."""
+    """No usable reply was received; a retry may succeed."""
 
     def __init__(self, reason: str, retry_after_s: float | None = None) -> None:
         super().__init__(reason)
         self.retry_after_s = retry_after_s
-        """What the server asked for."""
+        """Value of the server's Retry-After header."""
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server, by the address of its `/v1` or of its whole `/v1/chat/completions`."""
+    """A server, given by the address of its `/v1` or of its whole `/v1/chat/completions`."""
 
     url: str
     key_variable: str | None
     timeout_s: float
 
-    def reply(self, body: dict[str, Any]) -> str:
-        """The text of the first choice, "" where the model said nothing; `CUT` follows a text that reached max_tokens.
+    def complete(self, body: dict[str, Any]) -> str:
+        """Return the text of the first choice, "" for an empty one. `TRUNCATED` is appended to a text that reached max_tokens.
 
         Raises:
-            NoReplyError: no connection, no answer in time, a server that is overloaded or broken, a reply that is no chat completion.
-            UserError: the server refuses this key, address, model or request; what to set instead.
+            NoReplyError: no connection, a timeout, an overloaded or broken server, a reply that is not a chat completion.
+            UserError: the server rejects the key, address, model or request; the message says what to set instead.
         """
         key = self.key
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {key}"} if key else {})}
         request = Request(self.address, json.dumps(body).encode(), headers, method="POST")
         try:
-            with build_opener(_NoRedirect).open(request, timeout=self.timeout_s) as answer:
-                content: bytes = answer.read()
+            with build_opener(_NoRedirect).open(request, timeout=self.timeout_s) as response:
+                content: bytes = response.read()
         except HTTPError as error:
             with error:
-                raise self._refusal(error, str(body["model"])) from error
+                raise self._convert_error(error, str(body["model"])) from error
         except (OSError, HTTPException) as error:
             raise NoReplyError(str(getattr(error, "reason", "")) or str(error) or type(error).__name__) from error
         try:
             choice = json.loads(content)["choices"][0]
-            text, cut = choice["message"]["content"], choice.get("finish_reason") == "length"
+            text, truncated = choice["message"]["content"], choice.get("finish_reason") == "length"
             if not isinstance(text, str | None):
                 raise TypeError
         except (ValueError, LookupError, TypeError) as error:
-            raise NoReplyError(f"the reply is no chat completion: {self._shown(content)}") from error
-        return f"{text or ''}{CUT}" if cut else text or ""
+            raise NoReplyError(f"the reply is not a chat completion: {self._preview(content)}") from error
+        return f"{text or ''}{TRUNCATED}" if truncated else text or ""
 
     @property
     def address(self) -> str:
@@ -72,43 +72,43 @@ class Endpoint:
 
     @property
     def key(self) -> str:
-        """ "" where there is none."""
+        """API key from the environment, "" if there is none."""
         return os.environ.get(self.key_variable or "", "").strip()
 
-    def _refusal(self, error: HTTPError, model: str) -> Exception:
-        said = self._shown(error.read())
-        if error.code in PASSING or error.code >= 500:
-            return NoReplyError(f"HTTP {error.code}, {said}", _seconds(error.headers.get("Retry-After")))
+    def _convert_error(self, error: HTTPError, model: str) -> Exception:
+        preview = self._preview(error.read())
+        if error.code in RETRYABLE_STATUSES or error.code >= 500:
+            return NoReplyError(f"HTTP {error.code}, {preview}", _parse_retry_after(error.headers.get("Retry-After")))
         if error.code in (401, 403):
             state = f"the key in ${self.key_variable} is {'not accepted' if self.key else 'not set'}"
             advice = f"{state}: export {self.key_variable}=KEY, or type judge.key_variable=NAME"
         elif error.code == 404:
             advice = f"no such address, or no model {model!r}: type judge.url=http://HOST/v1 judge.model=NAME"
         elif error.code < 400:
-            advice = f"it has moved: type judge.url={error.headers.get('Location')}"
+            advice = f"redirects are not followed: type judge.url={error.headers.get('Location')}"
         else:
-            advice = "it refuses the request: change judge.model, judge.max_tokens or judge.temperature (null sends none)"
-        return UserError(f"judge.url={self.url}: HTTP {error.code}, {advice}; it said {said}")
+            advice = "invalid request: change judge.model, judge.max_tokens or judge.temperature (null omits it)"
+        return UserError(f"judge.url={self.url}: HTTP {error.code}, {advice}; the reply was {preview}")
 
-    def _shown(self, content: bytes) -> str:
+    def _preview(self, content: bytes) -> str:
         text = content.decode(errors="replace")
-        return repr((text.replace(self.key, "***") if self.key else text)[:SHOWN])
+        return repr((text.replace(self.key, "***") if self.key else text)[:PREVIEW_LENGTH])
 
 
 class _NoRedirect(HTTPRedirectHandler):
-    """A redirected POST would arrive as a GET, with the key in its header."""
+    """Reject redirects: urllib would send a redirected POST as a GET, with the key in its header."""
 
     def redirect_request(self, *args: Any, **kwargs: Any) -> None:
         return None
 
 
-def _seconds(retry_after: str | None) -> float | None:
-    """A Retry-After header: a number, or a date."""
+def _parse_retry_after(header: str | None) -> float | None:
+    """Seconds of a Retry-After header, which is a number or a date; None if there is none or it cannot be parsed."""
     try:
-        return None if retry_after is None else float(retry_after)
+        return None if header is None else float(header)
     except ValueError:
         pass
     try:
-        return (parsedate_to_datetime(str(retry_after)) - datetime.now(UTC)).total_seconds()
+        return (parsedate_to_datetime(str(header)) - datetime.now(UTC)).total_seconds()
     except (ValueError, TypeError):
         return None

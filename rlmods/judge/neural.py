@@ -1,4 +1,4 @@
-"""A trained reward model as a judge."""
+"""Judge that compares the scores of a trained reward model."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from functools import cached_property
 from typing import ClassVar
 
 from rlmods import reward
-from rlmods.judge.scored import Pair, by_score, check_tie
+from rlmods.judge.scoring import Pair, check_tie, compare_scores
 from rlmods.types import Prompt, UserError
 
 
 @dataclass(frozen=True)
 class Neural:
-    """The response that a reward model scores higher is better. Each is read in the model's own tokens, as one that ended by itself.
+    """Judge that prefers the response with the higher reward model score.
 
-    The model loads at the first question. Raises: UserError where there is none, or `tie` is negative; later, for a text that exceeds its
-    context.
+    Responses are encoded with the reward model's own tokenizer, as finished responses. The model is loaded at the first comparison.
+
+    Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text that exceeds the model's context.
     """
 
     model: str | Sequence[str] | None = None
-    """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score counts."""
+    """Run of `algo=reward_model`, directory or hub name; or a list of them, whose mean score is used."""
     tie: float = 0.0
-    """Scores at most this far apart are a tie."""
+    """Largest difference of scores that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """What the reward counts, so far: `timeouts` and `errors` of answers that could not be graded."""
+    """Running totals of the reward's counts."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not self.model:
-            raise UserError("judge=neural needs a reward model: judge.model=RUN_OR_DIRECTORY")
+            raise UserError("judge=neural needs a reward model: type judge.model=RUN_OR_DIRECTORY")
         check_tie(self.tie)
         self.scorer.check("neural")
 
@@ -44,5 +45,5 @@ class Neural:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
-        """A verdict a pair; every response is scored once, in batches."""
-        return by_score(pairs, self.scorer, self.tie, self.counts)
+        """Return one verdict per pair. Each response is scored once, in batches."""
+        return compare_scores(pairs, self.scorer, self.tie, self.counts)

@@ -1,4 +1,4 @@
-"""What a language model is asked as a judge, and how its reply is read."""
+"""Prompt templates of the language model judge, and parsers of its replies."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ their length counts.
 </response_B>
 
 Say in a sentence or two what decides it. Then write the verdict on a last line of its own, one word: A, B or TIE."""
-"""What is asked by default."""
-RATING = """\
+"""Default template of a comparison."""
+RATING_TEMPLATE = """\
 Rate a response to a request. Correctness counts first, then helpfulness, then clarity. Its length does not count.
 
 <request>
@@ -38,28 +38,30 @@ Rate a response to a request. Correctness counts first, then helpfulness, then c
 
 Say in a sentence or two what decides it. Then write the rating on a last line of its own, one whole number from 0 (useless) to 10 \
 (as good as can be)."""
-"""What is asked by default of a single response."""
-NAMES = ("prompt", "first", "second", "answer")
-"""What a template of a comparison may fill in."""
-RATED = ("prompt", "response", "answer")
-"""What a template of a rating may fill in."""
-BEST = 10
+"""Default template of a rating of a single response."""
+COMPARISON_FIELDS = ("prompt", "first", "second", "answer")
+"""Replacement fields that a comparison template may contain."""
+RATING_FIELDS = ("prompt", "response", "answer")
+"""Replacement fields that a rating template may contain."""
+MAX_RATING = 10
 VERDICTS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
-OPENING = re.compile(r"((my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|a|i|say|pick) ?)*", re.I)
-"""Words that may come before a verdict on its line."""
+VERDICT_PREFIX = re.compile(
+    r"((my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|a|i|say|pick) ?)*", re.I
+)
+"""Words that may precede a verdict on its line."""
 
 
-def ask(template: str, prompt: Prompt, first: str, second: str) -> str:
-    """The template with its names filled in: chat turns as `role: content`, a lone one as it is, a missing gold answer as ""."""
-    return template.format_map({"prompt": _request(prompt), "first": first, "second": second, "answer": prompt.answer or ""})
+def format_comparison(template: str, prompt: Prompt, first: str, second: str) -> str:
+    """Fill in a comparison template. Chat turns become `role: content`, a single turn its content, a missing gold answer ""."""
+    return template.format_map({"prompt": _prompt_text(prompt), "first": first, "second": second, "answer": prompt.answer or ""})
 
 
-def ask_rating(template: str, prompt: Prompt, response: str) -> str:
-    """The template of a rating, filled in likewise."""
-    return template.format_map({"prompt": _request(prompt), "response": response, "answer": prompt.answer or ""})
+def format_rating(template: str, prompt: Prompt, response: str) -> str:
+    """Fill in a rating template, in the same way as `format_comparison`."""
+    return template.format_map({"prompt": _prompt_text(prompt), "response": response, "answer": prompt.answer or ""})
 
 
-def _request(prompt: Prompt) -> str:
+def _prompt_text(prompt: Prompt) -> str:
     if prompt.messages is None:
         return prompt.text or ""
     if len(prompt.messages) == 1:
@@ -68,39 +70,43 @@ def _request(prompt: Prompt) -> str:
 
 
 def read_verdict(reply: str) -> float | None:
-    """1.0 for A, 0.0 for B, 0.5 for TIE: what the last line with a word in it says, alone or after words such as "Final verdict:". None for
-    any other line."""
+    """Parse the verdict of a reply: 1.0 for A, 0.0 for B, 0.5 for TIE.
+
+    The last line that contains a word must be the verdict alone, or the verdict after words such as "Final verdict:"; None otherwise.
+    """
     lines = [words for line in reply.splitlines() if (words := re.findall(r"[^\W_]+", line))]
-    *before, last = lines[-1] if lines else [""]
-    alone = OPENING.fullmatch(" ".join(before)) is not None
-    return VERDICTS.get("TIE" if last.upper() == "TIE" else last) if alone else None  # "a" is an article
+    *prefix, last = lines[-1] if lines else [""]
+    if VERDICT_PREFIX.fullmatch(" ".join(prefix)) is None:
+        return None
+    return VERDICTS.get("TIE" if last.upper() == "TIE" else last)  # A and B are case-sensitive: "a" is an article
 
 
 def read_rating(reply: str) -> float | None:
-    """0 to 1: what the last line with a word in it says, alone or after words such as "Rating:", of 10. None for any other line."""
+    """Parse the rating of a reply, a whole number from 0 to 10, and scale it to 0-1.
+
+    The last line that contains a word must be the rating alone, or the rating after words such as "Rating:"; None otherwise.
+    """
     lines = [line.strip(" .*_`\t[]()$") for line in reply.splitlines() if re.search(r"\w", line)]
-    found = re.fullmatch(r"(?:\D*[:\s*])?\**\s*(\d{1,2})(?:\s*/\s*10)?", lines[-1]) if lines else None
-    rating = int(found[1]) if found else BEST + 1
-    return rating / BEST if rating <= BEST else None
+    match = re.fullmatch(r"(?:\D*[:\s*])?\**\s*(\d{1,2})(?:\s*/\s*10)?", lines[-1]) if lines else None
+    rating = int(match[1]) if match else MAX_RATING + 1
+    return rating / MAX_RATING if rating <= MAX_RATING else None
 
 
-def names(template: str, known: tuple[str, ...] = NAMES, shown: tuple[str, ...] = ("first", "second")) -> set[str]:
-    """What the template fills in.
-
-    Args:
-        known: what it may fill in.
-        shown: what it must.
+def template_fields(
+    template: str, allowed: tuple[str, ...] = COMPARISON_FIELDS, required: tuple[str, ...] = ("first", "second")
+) -> set[str]:
+    """Return the names of the replacement fields of a template.
 
     Raises:
-        UserError: stray braces, an unknown name, or a response that it does not show.
+        UserError: unbalanced braces, a field that is not allowed, or a required field that is missing.
     """
     try:
-        found = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
+        fields = {name for _, name, _, _ in Formatter().parse(template) if name is not None}
     except ValueError as error:
         raise UserError(f"judge.template: {error}; write a literal brace twice") from error
-    for name in sorted(found - set(known)):
-        raise UserError(f"judge.template: no {{{name}}} to fill in; there are {', '.join(known)}, and a literal brace is written twice")
-    for name in shown:
-        if name not in found:
-            raise UserError(f"judge.template: it lacks {{{name}}}, so the judge would not see what it judges")
-    return found
+    for name in sorted(fields - set(allowed)):
+        raise UserError(f"judge.template: unknown field {{{name}}}: use {', '.join(allowed)}, and write a literal brace twice")
+    for name in required:
+        if name not in fields:
+            raise UserError(f"judge.template: {{{name}}} is missing, so the judge would not see that response: add it")
+    return fields

@@ -1,11 +1,11 @@
-"""From comparisons to rankings: K candidates, K(K-1)/2 pairs."""
+"""Rankings from pairwise comparisons: K candidates, K(K-1)/2 pairs."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from rlmods.judge.scored import Pair
+from rlmods.judge.scoring import Pair
 from rlmods.protocols import Judge
 from rlmods.types import Prompt
 
@@ -13,48 +13,51 @@ Verdicts = list[float | None]
 
 
 def compare(judge: Judge, pairs: Sequence[Pair]) -> Verdicts:
-    """A verdict a pair: in one call of a judge that has `compare(pairs)`, else one after the other.
+    """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
 
     Raises:
         ValueError: a verdict outside 0 to 1.
     """
     verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
-    for found in verdicts:
-        if found is not None and not 0 <= found <= 1:
-            raise ValueError(f"{type(judge).__name__} said {found}: a verdict is 1.0, 0.5, 0.0 or None")
+    for verdict in verdicts:
+        if verdict is not None and not 0 <= verdict <= 1:
+            raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")
     return list(verdicts)
 
 
 def rank(judge: Judge, prompt: Prompt, candidates: Sequence[str]) -> list[int | None]:
-    """Ranks of the candidates, 0 the best, equal ranks a tie, None without any verdict."""
+    """Return the rank of each candidate: 0 is the best, equal ranks are ties, None for a candidate without any verdict."""
     return rankings(judge, [(prompt, candidates)])[0][0]
 
 
 def rankings(judge: Judge, rows: Sequence[tuple[Prompt, Sequence[str]]]) -> list[tuple[list[int | None], Verdicts]]:
-    """Ranks of each row's candidates, and the verdicts on its pairs in the order of `itertools.combinations`. One `compare` for all."""
+    """Return, for each row, the ranks of its candidates and the verdicts on its pairs in the order of `itertools.combinations`.
+
+    All rows share one call of `compare`.
+    """
     pairs = [(prompt, *pair) for prompt, candidates in rows for pair in combinations(candidates, 2)]
     verdicts = compare(judge, pairs)
-    counts = [len(candidates) * (len(candidates) - 1) // 2 for _, candidates in rows]
-    ends = [sum(counts[:i]) for i in range(len(counts) + 1)]
-    own = [verdicts[start:end] for start, end in pairwise(ends)]
-    return [(copeland(len(candidates), said), said) for (_, candidates), said in zip(rows, own, strict=True)]
+    num_pairs = [len(candidates) * (len(candidates) - 1) // 2 for _, candidates in rows]
+    bounds = [sum(num_pairs[:i]) for i in range(len(num_pairs) + 1)]
+    row_verdicts = [verdicts[start:end] for start, end in pairwise(bounds)]
+    return [(copeland(len(candidates), own), own) for (_, candidates), own in zip(rows, row_verdicts, strict=True)]
 
 
 def copeland(num_candidates: int, verdicts: Sequence[float | None]) -> list[int | None]:
-    """Ranks by score: score(i) = (wins of i + ties of i / 2) / verdicts on i. Equal scores are a tie, pairs without a verdict do not count,
-    and a candidate without any is not ranked (None).
+    """Ranks by score(i) = (wins of i + ties of i / 2) / verdicts on i.
 
-    With a verdict on every pair this is the order of the Copeland score, wins + ties / 2 (Copeland 1951, "A reasonable social welfare
-    function"), which over pairs of one judge is Borda's too.
+    Equal scores are a tie. Pairs without a verdict are skipped, and a candidate without any verdict is not ranked (None). With a verdict on
+    every pair this is the order of the Copeland score, wins + ties / 2 (Copeland 1951, "A reasonable social welfare function"), which for
+    the pairs of a single judge is also that of the Borda count.
 
     Args:
         verdicts: on the pairs in the order of `itertools.combinations(range(num_candidates), 2)`.
     """
     points: list[list[float]] = [[] for _ in range(num_candidates)]
-    for (i, j), found in zip(combinations(range(num_candidates), 2), verdicts, strict=True):
-        if found is not None:
-            points[i].append(found)
-            points[j].append(1 - found)
+    for (i, j), verdict in zip(combinations(range(num_candidates), 2), verdicts, strict=True):
+        if verdict is not None:
+            points[i].append(verdict)
+            points[j].append(1 - verdict)
     scores = [sum(p) / len(p) if p else None for p in points]
     best_first = sorted({score for score in scores if score is not None}, reverse=True)
     return [None if score is None else best_first.index(score) for score in scores]

@@ -1,4 +1,4 @@
-"""A reward as a judge."""
+"""Judge that compares the scores of a reward function."""
 
 from __future__ import annotations
 
@@ -8,27 +8,28 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from rlmods.judge.scored import Pair, by_score, check_tie
+from rlmods.judge.scoring import Pair, check_tie, compare_scores
 from rlmods.reward import Accuracy
 from rlmods.types import Prompt, Response, UserError
 
 
 @dataclass(frozen=True)
 class Rule:
-    """The response with the higher reward is better; no verdict where the reward abstains on either. Any reward will do:
+    """Judge that prefers the response with the higher reward; no verdict if the reward abstains on either. It takes any reward:
 
         +reward@judge.reward=math
 
-    It is given texts: a term that counts tokens, such as an overlong penalty, sees none. Raises: UserError where `reward` cannot be called
-    or `tie` is negative.
+    The responses have a text but no tokens: terms that count tokens, such as an overlong penalty, are 0.
+
+    Raises: UserError if `reward` is not callable or `tie` is negative.
     """
 
     reward: Callable[[Sequence[Response]], Any] | None = None
-    """What scores. null: whether the final answer is the gold one (`Accuracy`)."""
+    """Reward to compare by. null: `Accuracy`, i.e. whether the final answer equals the gold answer."""
     tie: float = 0.0
-    """Scores at most this far apart are a tie."""
+    """Largest difference of rewards that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """What the reward counts, so far: `timeouts` and `errors` of answers that could not be graded."""
+    """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be graded."""
 
     def __post_init__(self) -> None:
         if not callable(self.scorer):
@@ -41,12 +42,12 @@ class Rule:
 
     @property
     def needs_answer(self) -> bool:
-        """Whether it reads the gold answer."""
+        """True if the reward uses the gold answer."""
         return bool(getattr(self.scorer, "needs_answer", False))
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
-        """A verdict a pair; every response is graded once, all in one call."""
-        return by_score(pairs, self.scorer, self.tie, self.counts)
+        """Return one verdict per pair. Each response is scored once, all in one call of the reward."""
+        return compare_scores(pairs, self.scorer, self.tie, self.counts)

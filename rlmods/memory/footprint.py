@@ -16,7 +16,7 @@ from rlmods.memory import rehearsal
 from rlmods.memory.allocations import Peak, retype
 from rlmods.memory.devices import Devices
 from rlmods.memory.workload import Rows, workload
-from rlmods.reward.neural import Trained
+from rlmods.reward.neural import RewardModelBase
 
 BYTES_PER_SLOT = 64
 """Of a token in rows: its id, up to eight numbers in float32 and what selecting rows copies of them."""
@@ -178,12 +178,12 @@ def _bytes(x: torch.Tensor, dtype: torch.dtype | None = None) -> int:
     return x.numel() * (dtype or x.dtype).itemsize
 
 
-def _judges(learner: Learner) -> list[Trained]:
+def _judges(learner: Learner) -> list[RewardModelBase]:
     """Rewards and judges that read with a network of their own."""
-    found: list[Trained] = []
+    found: list[RewardModelBase] = []
 
     def visit(x: Any) -> None:
-        if isinstance(x, Trained):
+        if isinstance(x, RewardModelBase):
             found.append(x)
         elif isinstance(x, Mapping):
             for value in x.values():

@@ -1,6 +1,6 @@
-"""What a response is worth.
+"""Reward functions.
 
-The names below are imported on first use: the grading workers import modules of this package and must start without torch.
+The classes are imported on first use, because the worker processes import modules of this package and must start without torch.
 """
 
 from __future__ import annotations

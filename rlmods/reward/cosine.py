@@ -1,4 +1,4 @@
-"""Right answers pay more when short, wrong ones when long."""
+"""Cosine length-scaled reward: correct answers score higher when short, wrong answers when long."""
 
 from __future__ import annotations
 
@@ -14,37 +14,39 @@ from rlmods.types import Response, Scores, UserError
 
 
 def cosine(length: int, max_length: int, start: float, end: float) -> float:
-    """end + (start - end) / 2 * (1 + cos(pi * length / max_length)): `start` at 0, `end` from `max_length` on."""
+    """Cosine schedule: end + (start - end) / 2 * (1 + cos(pi * length / max_length)): `start` at 0, `end` from `max_length` on."""
     return end + (start - end) / 2 * (1 + math.cos(math.pi * min(length, max_length) / max_length))
 
 
 @dataclass(frozen=True)
 class Cosine:
-    """`cosine` of the number of sampled tokens, EOS included: from `correct_short` to `correct_long` for a right answer, from `wrong_short`
-    to `wrong_long` for a wrong one, and `truncated` for a response that was cut off, right or wrong (arXiv:2502.03373, section 4).
+    """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4).
 
-    What is right is for another reward to say, whose counts, columns and terms are kept; where it does not know, this abstains. Any that
-    knows will do:
+    It goes from `correct_short` to `correct_long` for a correct answer and from `wrong_short` to `wrong_long` for a wrong one. A truncated
+    response gets `truncated`, correct or not.
+
+    Correctness comes from another reward, whose counts, columns and terms are kept; if it is unknown, this reward abstains. Any reward that
+    reports correctness can be used:
 
         reward=cosine +reward@reward.reward=code
 
     Raises:
-        UserError: settings out of range, or a reward that says nothing of correctness.
+        UserError: settings out of range, or a reward that does not report correctness.
     """
 
     max_length: int
-    """Tokens at which the value has reached its end."""
+    """Length in tokens from which the value is constant."""
     correct_short: float = 1.0
     correct_long: float = 0.5
     wrong_short: float = -1.0
     wrong_long: float = -0.5
     truncated: float = -1.0
     reward: Callable[[Sequence[Response]], Any] | None = None
-    """What says which responses are right. null: whether the final answer is the gold one (`Accuracy`)."""
+    """Reward that reports correctness. null: `Accuracy`, i.e. whether the final answer equals the gold answer."""
 
     def __post_init__(self) -> None:
         if not self.max_length >= 1:
-            raise UserError(f"Cosine: max_length={self.max_length} is less than one token: type reward.max_length=1024")
+            raise UserError(f"Cosine: max_length={self.max_length} must be at least 1: type reward.max_length=1024")
         for name in ("correct_short", "correct_long", "wrong_short", "wrong_long", "truncated"):
             if not math.isfinite(getattr(self, name)):
                 raise UserError(f"Cosine: {name}={getattr(self, name)} is not finite: type a number")
@@ -57,20 +59,20 @@ class Cosine:
 
     @property
     def needs_answer(self) -> bool:
-        """Whether it reads the gold answer."""
+        """True if the other reward uses the gold answer."""
         return bool(getattr(self.grader, "needs_answer", False))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         graded = as_scores(self.grader(responses), len(responses), "cosine")
         if graded.correct is None:
-            raise UserError("Cosine: its reward does not say which responses are right: type +reward@reward.reward=accuracy")
-        values = [self._value(response, right) for response, right in zip(responses, graded.correct, strict=True)]
+            raise UserError("Cosine: its reward does not report correctness: type +reward@reward.reward=accuracy")
+        values = [self._value(response, correct) for response, correct in zip(responses, graded.correct, strict=True)]
         return replace(graded, values=values, monitored=False, tokens=None)
 
-    def _value(self, response: Response, right: bool | None) -> float | None:
-        if right is None:
+    def _value(self, response: Response, correct: bool | None) -> float | None:
+        if correct is None:
             return None
         if response.finish == "length":
             return self.truncated
-        ends = (self.correct_short, self.correct_long) if right else (self.wrong_short, self.wrong_long)
+        ends = (self.correct_short, self.correct_long) if correct else (self.wrong_short, self.wrong_long)
         return cosine(len(response.tokens), self.max_length, *ends)

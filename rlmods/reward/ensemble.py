@@ -1,4 +1,4 @@
-"""One score out of several rewards' scores."""
+"""Mean, minimum or median of several rewards."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rlmods.types import Response, Scores, UserError
 
 How = Literal["mean", "min", "median"]
 
-_HOW: Mapping[How, Callable[[Sequence[float]], float]] = {"mean": fmean, "min": min, "median": median}
+_REDUCTIONS: Mapping[How, Callable[[Sequence[float]], float]] = {"mean": fmean, "min": min, "median": median}
 
 
 @dataclass(frozen=True)
 class Ensemble:
-    """mean, min or median over the rewards' scores of one response; the min trusts none of them alone (arXiv:2310.02743). A reward that
-    abstains (None) is left out; where all do, so does the ensemble.
+    """Mean, minimum or median of the rewards' scores of each response; the minimum is robust to a single reward that scores too high
+    (arXiv:2310.02743). Rewards that abstain (None) are skipped; if all abstain, the ensemble abstains.
 
-    Each reward's scores are in `Scores.terms`, its counts and columns are kept as `<reward>/<name>`, and correctness comes from the first
-    that knows, as in `WeightedSum`. It is one number a response: rewards by token are not kept. Rewards are added in YAML or from the
-    command line:
+    Each reward's scores are in `Scores.terms`, its counts and columns are named `<reward>/<name>`, and correctness comes from the first
+    reward that reports it, as in `WeightedSum`. The result is one number per response: per-token rewards are dropped. Rewards are added in
+    YAML or from the command line:
 
         reward=ensemble +reward@reward.rewards.format=format +reward@reward.rewards.accuracy=accuracy
 
-    Raises: UserError for no rewards, one that cannot be called, and an unknown `how`; and what `WeightedSum` does where a reward fails.
+    Raises: UserError for no rewards, one that cannot be called, or an unknown `how`; the errors of `WeightedSum` if a reward fails.
     """
 
     rewards: Mapping[str, Callable[[Sequence[Response]], Any]]
-    """By name. In YAML `_convert_: all` keeps Hydra from taking them, which are dataclasses, for more configuration."""
+    """Rewards by name. In YAML, `_convert_: all` keeps Hydra from converting the rewards, which are dataclasses, to configs."""
     how: How = "mean"
     """mean, min or median."""
 
@@ -42,20 +42,20 @@ class Ensemble:
             if not callable(reward):
                 raise UserError(f"Ensemble: rewards.{name} cannot be called: type +reward@reward.rewards.{name}=OPTION")
         if self.how not in get_args(How):
-            raise UserError(f"Ensemble: how={self.how!r} is none of {', '.join(get_args(How))}: type reward.how=mean")
+            raise UserError(f"Ensemble: how={self.how!r} must be one of {', '.join(get_args(How))}: type reward.how=mean")
 
     @cached_property
     def members(self) -> WeightedSum:
-        """It asks the rewards, and keeps what they say apart."""
+        """Calls the rewards and collects their terms, counts and columns."""
         return WeightedSum({name: {"reward": reward} for name, reward in self.rewards.items()})
 
     @property
     def needs_answer(self) -> bool:
-        """Whether any reward reads the gold answer."""
+        """True if any reward uses the gold answer."""
         return self.members.needs_answer
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        asked = self.members(responses)
-        rows = zip(*(asked.terms[name] for name in self.rewards), strict=True)
-        known = [[score for score in row if score is not None] for row in rows]
-        return replace(asked, values=[_HOW[self.how](row) if row else None for row in known], tokens=None)
+        scores = self.members(responses)
+        rows = zip(*(scores.terms[name] for name in self.rewards), strict=True)
+        row_scores = [[score for score in row if score is not None] for row in rows]
+        return replace(scores, values=[_REDUCTIONS[self.how](row) if row else None for row in row_scores], tokens=None)

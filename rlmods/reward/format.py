@@ -1,4 +1,4 @@
-"""Whether a response keeps to the format it was asked for."""
+"""Reward for keeping to an output format."""
 
 from __future__ import annotations
 
@@ -18,43 +18,44 @@ _ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Format:
-    r"""1.0 where the response has the `style`, else 0.0. Every part must hold more than whitespace.
+    r"""1.0 if the response has the format `style`, else 0.0. Every part must contain more than whitespace.
 
-    - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and nothing after it (arXiv:2501.12948)
+    - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and nothing else (arXiv:2501.12948)
     - answer: exactly one `<answer>...</answer>`
     - boxed: exactly one `\boxed{...}`
     """
 
     style: Style = "answer"
+    """think_answer, answer or boxed."""
 
     def __post_init__(self) -> None:
         if self.style not in get_args(Style):
-            raise UserError(f"Format: style={self.style!r} is none of {', '.join(get_args(Style))}")
+            raise UserError(f"Format: style={self.style!r} must be one of {', '.join(get_args(Style))}")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        keeps = _KEEPS[self.style]
-        return Scores([float(keeps(response.text)) for response in responses])
+        has_format = _CHECKS[self.style]
+        return Scores([float(has_format(response.text)) for response in responses])
 
 
 def _think_answer(text: str) -> bool:
-    return _one_each(text, "think", "answer") and _filled(_THINK_ANSWER.fullmatch(text))
+    return _each_tag_once(text, "think", "answer") and _parts_not_empty(_THINK_ANSWER.fullmatch(text))
 
 
 def _answer(text: str) -> bool:
-    return _one_each(text, "answer") and _filled(_ANSWER.search(text))
+    return _each_tag_once(text, "answer") and _parts_not_empty(_ANSWER.search(text))
 
 
 def _boxed(text: str) -> bool:
-    found = boxes(text)
-    return len(found) == 1 and bool((found[0][2] or "").strip())
+    matches = boxes(text)
+    return len(matches) == 1 and bool((matches[0][2] or "").strip())
 
 
-def _one_each(text: str, *tags: str) -> bool:
+def _each_tag_once(text: str, *tags: str) -> bool:
     return all(text.count(f"<{tag}>") == text.count(f"</{tag}>") == 1 for tag in tags)
 
 
-def _filled(match: re.Match[str] | None) -> bool:
+def _parts_not_empty(match: re.Match[str] | None) -> bool:
     return match is not None and all(part.strip() for part in match.groups())
 
 
-_KEEPS: Mapping[Style, Callable[[str], bool]] = {"think_answer": _think_answer, "answer": _answer, "boxed": _boxed}
+_CHECKS: Mapping[Style, Callable[[str], bool]] = {"think_answer": _think_answer, "answer": _answer, "boxed": _boxed}

@@ -1,4 +1,4 @@
-"""Whether a response is valid JSON."""
+"""Reward for valid JSON, optionally validated against a JSON schema."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ _FENCED = re.compile(r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*
 
 @dataclass(frozen=True)
 class JSON:
-    """1.0 where the JSON of a response (`extract_json`) is valid, and matches the JSON schema if there is one; else 0.0.
+    """1.0 if the JSON of a response (`extract_json`) is valid and matches its JSON schema, if there is one; else 0.0.
 
-    JSON is what RFC 8259 says: no NaN, no Infinity, nothing after the value; and no key twice in one object, no number too large to hold.
-    A prompt's own schema, in the column `column`, comes before that of the file `schema`. Schemas are matched in worker processes under a
-    deadline; they fetch nothing, and their `format` says nothing.
+    JSON is parsed strictly by RFC 8259: no NaN, no Infinity, nothing after the value; also no duplicate keys and no numbers that overflow.
+    A prompt's own schema, in the column `column`, takes precedence over the file `schema`. Schemas are validated in worker processes with a
+    time limit; nothing is fetched, and the keyword `format` is ignored.
 
-    What cannot be judged is 0.0 and counted: `unread` (too long, or nested too deep), `timeouts`, `errors` (such as a `$ref` that leads
-    nowhere).
+    JSON that cannot be checked scores 0.0 and is counted: `unread` (too long, or nested too deeply), `timeouts`, `errors` (such as a `$ref`
+    that cannot be resolved).
 
     Raises:
-        UserError: settings out of range; a schema that is none, or that cannot be read; a schema where the package jsonschema is missing.
+        UserError: settings out of range; a schema that is invalid or cannot be read; a schema without the package jsonschema.
     """
 
     schema: str | None = None
-    """A .json file with the schema of every response. null: the prompts' own, or none."""
+    """A .json file with the schema of every response. null: only the prompts' own schemas, if any."""
     column: str | None = "schema"
-    """Column of the prompts' own schemas, as objects or as JSON text; a prompt may have none. null: no column is one."""
+    """Column of the prompts' own schemas, as objects or as JSON text; it may be empty. null: no such column."""
     max_characters: int = 100_000
-    """Longer JSON is not read."""
+    """Longer JSON is not parsed."""
     timeout_s: float = 5.0
-    """For one response."""
+    """Time limit for one response."""
     batch_timeout_s: float = 300.0
-    """For all the responses of one call. What is not matched by then counts under `timeouts`."""
+    """Time limit for all responses of one call. Responses not validated by then count as `timeouts`."""
     workers: int = 2
-    """Processes, started when a schema first needs them and kept."""
+    """Worker processes, started at the first schema and kept."""
 
     needs_answer: ClassVar[bool] = False
 
@@ -53,11 +53,11 @@ class JSON:
         for name in ("max_characters", "timeout_s", "batch_timeout_s", "workers"):
             if not getattr(self, name) > 0:
                 raise UserError(f"JSON: {name}={getattr(self, name)} is not positive: type a positive one")
-        _ = self.default  # a file that is no schema is found now
+        _ = self.default  # an invalid schema file is reported now
 
     @cached_property
     def default(self) -> str | None:
-        """The text of the file `schema`."""
+        """Text of the file `schema`."""
         if self.schema is None:
             return None
         try:
@@ -72,14 +72,14 @@ class JSON:
         valid = [self._valid(text) for text in texts]
         schemas = [self._schema(response.prompt) for response in responses]
         pairs = {row: (texts[row], schema) for row, schema in enumerate(schemas) if schema is not None and valid[row]}
-        outcomes = matched([([pair],) for pair in pairs.values()], self.workers, self.timeout_s, self.batch_timeout_s)
+        outcomes = match_schemas([([pair],) for pair in pairs.values()], self.workers, self.timeout_s, self.batch_timeout_s)
         values = [float(ok is True) for ok in valid]
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
         return Scores(values, counts={"unread": valid.count(None), **failures(outcomes)})
 
     def _valid(self, text: str) -> bool | None:
-        """None: it cannot be told."""
+        """Return None if the text is too long or nested too deeply."""
         if len(text) > self.max_characters:
             return None
         try:
@@ -91,40 +91,40 @@ class JSON:
         return True
 
     def _schema(self, prompt: Prompt) -> str | None:
-        own = None if self.column is None else prompt.meta.get(self.column)
-        if own is None or own == "":
+        schema = None if self.column is None else prompt.meta.get(self.column)
+        if schema is None or schema == "":
             return self.default
-        return schema_text(own, f"prompt {prompt.id}: column {self.column!r}", "type reward.column=null if it is not meant to be one")
+        return schema_text(schema, f"prompt {prompt.id}: column {self.column!r}", "type reward.column=null if the column holds no schemas")
 
 
 def extract_json(text: str) -> str:
-    """The last block fenced as ```json after the last `</think>`, or all that follows it where there is none."""
-    said = text.rpartition("</think>")[2]
-    blocks: list[str] = _FENCED.findall(said)
-    return blocks[-1] if blocks else said
+    """Return the last ```json block after the last `</think>`, or all text after `</think>` if there is no such block."""
+    text = text.rpartition("</think>")[2]
+    blocks: list[str] = _FENCED.findall(text)
+    return blocks[-1] if blocks else text
 
 
-def schema_text(schema: Any, where: str, advice: str) -> str:
-    """A JSON schema, given as a value or as JSON text, as text.
+def schema_text(schema: Any, source: str, advice: str) -> str:
+    """Validate a JSON schema, given as a value or as JSON text, and return it as text.
 
     Raises:
-        UserError: it is none, or nothing can match it as jsonschema is missing; says `where` it stands.
+        UserError: the schema is invalid, or the package jsonschema is missing. The message names the `source`, and ends with `advice`.
     """
     if find_spec("jsonschema") is None:
-        raise UserError(f"{where}: matching a JSON schema needs the package jsonschema: type pip install 'rlmods[json]'")
+        raise UserError(f"{source}: validating a JSON schema needs the package jsonschema: type pip install 'rlmods[json]'")
     try:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         if not isinstance(parse(text), dict | bool):
             raise ValueError("it is neither an object nor true nor false")
         validator(text)
-    except Exception as error:  # whatever jsonschema makes of it
-        said = " ".join(str(getattr(error, "message", error)).split())[:200]
-        raise UserError(f"{where} is no JSON schema ({said}): {advice}") from None
+    except Exception as error:  # jsonschema raises several types
+        reason = " ".join(str(getattr(error, "message", error)).split())[:200]
+        raise UserError(f"{source} is not a JSON schema ({reason}): {advice}") from None
     return text
 
 
-def matched(calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
-    """`strict_json.matching` of each."""
+def match_schemas(calls: list[tuple[Any, ...]], workers: int, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
+    """Run `strict_json.count_matches` on each call's arguments in worker processes."""
     if not calls:
         return []
     pool = shared(TARGET, workers, os.getpid(), (("1", "true"),))

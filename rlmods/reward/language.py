@@ -1,4 +1,4 @@
-"""Whether a response keeps to one script."""
+"""Reward for writing in a given script."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ _NAME = regex.compile(r"[A-Za-z][A-Za-z_ ]*")
 
 @dataclass(frozen=True)
 class Language:
-    r"""letters of the script / letters, 1.0 without any: language consistency by script (DeepSeek-R1, arXiv:2501.12948, has it by word).
+    r"""Language consistency: letters of the script / all letters, 1.0 without letters (DeepSeek-R1, arXiv:2501.12948, by words).
 
-    Letters are Unicode's (`\p{L}`), and their script is the one Unicode gives them. Those that all scripts share (`Common`: the 𝑥 of
-    formulas, µ) do not count, and digits, signs and accents that stand alone are no letters. Two languages in one script look the same.
-    Raises: UserError for a script that Unicode does not have.
+    Letters are Unicode letters (`\p{L}`), with their Unicode script. Letters shared by all scripts (`Common`: the 𝑥 of formulas, µ) are
+    ignored, as are digits, symbols and standalone accents. Languages with the same script cannot be told apart.
+
+    Raises: UserError for an unknown script.
     """
 
     script: str | Sequence[str] = "Latin"
-    """Unicode's name of it: Latin, Cyrillic, Han, Arabic, ...; or a list of them: [Han,Hiragana,Katakana]."""
+    """Unicode script name: Latin, Cyrillic, Han, Arabic, ...; or a list of names: [Han,Hiragana,Katakana]."""
 
     needs_answer: ClassVar[bool] = False
 
@@ -33,11 +34,11 @@ class Language:
             raise UserError("Language: script is empty: type reward.script=Latin, or reward.script=[Latin,Greek]")
         for name in self.scripts:
             try:
-                known = isinstance(name, str) and _NAME.fullmatch(name) and regex.compile(rf"\p{{Script={name}}}")
+                is_known = isinstance(name, str) and _NAME.fullmatch(name) and regex.compile(rf"\p{{Script={name}}}")
             except regex.error:
-                known = None
-            if not known:
-                raise UserError(f"Language: script={name!r} is none of Unicode's: type reward.script=Latin, Cyrillic, Han, Arabic, ...")
+                is_known = None
+            if not is_known:
+                raise UserError(f"Language: script={name!r} is not a Unicode script: type reward.script=Latin, Cyrillic, Han, Arabic, ...")
 
     @property
     def scripts(self) -> Sequence[str]:
@@ -45,14 +46,14 @@ class Language:
 
     @cached_property
     def letters(self) -> tuple[regex.Pattern[str], regex.Pattern[str]]:
-        """Runs of letters of the scripts, and of all others that have a script."""
+        """Patterns of runs of letters: those of the given scripts, and those of other scripts."""
         own = "".join(rf"\p{{Script={name}}}" for name in self.scripts)
-        no_other = rf"{own}\p{{Script=Common}}\p{{Script=Inherited}}"
-        return regex.compile(rf"(?V1)[\p{{L}}&&[{own}]]+"), regex.compile(rf"(?V1)[\p{{L}}--[{no_other}]]+")
+        excluded = rf"{own}\p{{Script=Common}}\p{{Script=Inherited}}"
+        return regex.compile(rf"(?V1)[\p{{L}}&&[{own}]]+"), regex.compile(rf"(?V1)[\p{{L}}--[{excluded}]]+")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        return Scores([self._share(response.text) for response in responses])
+        return Scores([self._fraction(response.text) for response in responses])
 
-    def _share(self, text: str) -> float:
+    def _fraction(self, text: str) -> float:
         own, other = (sum(map(len, runs.findall(text))) for runs in self.letters)
         return own / (own + other) if own + other else 1.0

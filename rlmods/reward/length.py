@@ -1,4 +1,4 @@
-"""A price for every token."""
+"""Penalty per token."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class Length:
-    """-coefficient * |y|, |y| the number of sampled tokens, EOS included: the length penalty of RLHF. Raises UserError for a negative one.
+    """Length penalty of RLHF: -coefficient * |y|, with |y| the number of sampled tokens, EOS included.
 
-    Reward models tend to pay for length, and a policy learns that first (arXiv:2310.03716).
+    Reward models tend to score longer responses higher, which policies learn to exploit first (arXiv:2310.03716).
+
+    Raises: UserError for a negative coefficient.
     """
 
     coefficient: float = 0.01
-    """Reward taken off for each token; 0 or more."""
+    """Penalty per token; 0 or more."""
 
     def __post_init__(self) -> None:
         if not self.coefficient >= 0:
-            raise UserError(f"Length: coefficient={self.coefficient} would pay for length: type a positive one")
+            raise UserError(f"Length: coefficient={self.coefficient} would reward length: type 0 or a positive number")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         return Scores([-self.coefficient * len(response.tokens) for response in responses])

@@ -1,4 +1,4 @@
-"""The score of a trained reward model."""
+"""Reward from a trained reward model or an ensemble of them."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ Aggregate = Literal["mean", "min", "mean_minus_std"]
 
 
 def ensemble(scores: Sequence[float], how: Aggregate, k: float = 1.0) -> float:
-    """mean(r), min(r), or mean(r) - k std(r) over the members' scores of one response; population standard deviation, 0 for one member.
+    """Combine the members' scores of one response: mean(r), min(r), or mean(r) - k std(r), with the population standard deviation.
 
-    Where a policy has found what fools one member, the others disagree (arXiv:2310.02743, which takes off the variance).
+    Members disagree on responses that exploit one of them (arXiv:2310.02743, which subtracts the variance instead).
     """
     if how == "min":
         return min(scores)
     return fmean(scores) - (k * pstdev(scores) if how == "mean_minus_std" else 0.0)
 
 
-class Trained:
-    """A reward that reads with trained models. They load at the first call and stay out of copies and checkpoints."""
+class RewardModelBase:
+    """Base class of rewards with trained models, which are loaded at the first call and not part of copies and checkpoints."""
 
     model: Any
     token_budget: int
 
     @property
     def sources(self) -> list[str]:
-        """The names that are given."""
+        """Runs, directories or hub names of the models."""
         names = self.model if isinstance(self.model, Sequence) and not isinstance(self.model, str) else [self.model]
         return [str(name) for name in names if name]
 
     @cached_property
     def networks(self) -> tuple[ScalarModel, ...]:
-        """Frozen, on the GPU where there is one."""
+        """Loaded models, frozen, on the GPU if there is one."""
         device = "cuda" if torch.cuda.is_available() else "cpu"
         return tuple(ScalarModel.load(source).to(device) for source in self.sources)
 
@@ -48,50 +48,52 @@ class Trained:
         return {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]
 
     def check(self, option: Literal["neural", "process"]) -> None:
-        """Look at the models while the run is composed.
+        """Check the models when the configuration is composed, without loading them.
 
         Raises:
-            UserError: none is named, there is none, or it is one for the other option.
+            UserError: no model is given, it does not exist, or it belongs to the other option.
         """
         if not self.sources:
             algorithm = {"neural": "reward_model", "process": "process_reward_model"}[option]
             advice = f"type reward.terms.{option}.reward.model=RUN_OR_DIRECTORY (train one with algo={algorithm})"
             raise UserError(f"reward={option} needs a reward model: {advice}")
         for source in self.sources:
-            fits = "process" if find(source)[1].get("kind", option) == "process" else "neural"
-            if fits != option:
-                raise UserError(f"{source!r} does not fit reward={option}: type reward={fits} reward.terms.{fits}.reward.model={source}")
+            expected = "process" if find(source)[1].get("kind", option) == "process" else "neural"
+            if expected != option:
+                raise UserError(
+                    f"{source!r} is not a model for reward={option}: type reward={expected} reward.terms.{expected}.reward.model={source}"
+                )
         if self.token_budget < 1:
             raise UserError(f"reward={option}: token_budget={self.token_budget} must be at least 1")
 
 
 @dataclass(frozen=True)
-class Neural(Trained):
-    """`pool(head(hidden_t)) - offset` over the tokens of the response, by a trained reward model, or an `ensemble` of several.
+class Neural(RewardModelBase):
+    """Score of a trained reward model: `pool(head(hidden_t)) - offset` over the tokens of the response; or an `ensemble` of several models.
 
-    The text is read through the reward model's own tokenizer and template, with its end-of-text token where the response is finished: the
-    policy may be any other model. Pooling and offset are those it was trained with. An empty response that is finished gets the score of
-    the end-of-text token alone; an empty one that was cut off has no token to read and abstains. Members are logged as the terms
-    `member_<i>`, their disagreement as the column `std`.
+    The text is encoded with the reward model's own tokenizer and chat template, so its tokenizer may differ from the policy's; an
+    end-of-text token is appended to finished responses. Pooling and offset are those of its training. An empty finished response is scored
+    at its end-of-text token; an empty truncated one has no tokens and abstains. Members are logged as the terms `member_<i>`, their
+    standard deviation as the column `std`.
 
-    Raises UserError where there is no such reward model, and for a text that exceeds its context.
+    Raises UserError if there is no such reward model, and for a text that exceeds its context.
     """
 
     model: str | Sequence[str] | None = None
-    """Run, directory or hub name of a reward model; or a list of them."""
+    """Run, directory or hub name of a reward model; or a list of them, an ensemble."""
     aggregate: Aggregate = "mean"
-    """Of an ensemble's scores: mean, min or mean_minus_std."""
+    """Aggregate of an ensemble's scores: mean, min or mean_minus_std."""
     k: float = 1.0
-    """Standard deviations taken off by mean_minus_std."""
+    """Number of standard deviations that mean_minus_std subtracts."""
     token_budget: int = 8192
-    """Tokens of one forward pass, padding included."""
+    """Maximum number of tokens in one forward pass, padding included."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check("neural")
         if self.aggregate not in get_args(Aggregate):
-            raise UserError(f"Neural: aggregate={self.aggregate!r} is none of {', '.join(get_args(Aggregate))}")
+            raise UserError(f"Neural: aggregate={self.aggregate!r} must be one of {', '.join(get_args(Aggregate))}")
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
@@ -109,8 +111,8 @@ class Neural(Trained):
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
         rows = [(network.encode(r.prompt), network.encode_response(r.text, finished=r.finish == "stop")) for r in responses]
-        numbers = network.grade(rows, self.token_budget)
+        token_scores = network.grade(rows, self.token_budget)
         lengths = torch.tensor([len(response) for _, response in rows])
-        mask = torch.arange(numbers.shape[1]) < lengths[:, None]
-        scores = pool(numbers, mask, network.metadata.get("pooling", "last")) - network.metadata.get("offset", 0.0)
+        mask = torch.arange(token_scores.shape[1]) < lengths[:, None]
+        scores = pool(token_scores, mask, network.metadata.get("pooling", "last")) - network.metadata.get("offset", 0.0)
         return [score if length else None for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)]

@@ -1,4 +1,4 @@
-"""A soft punishment of length, for responses close to the limit."""
+"""Soft penalty for responses close to the length limit."""
 
 from __future__ import annotations
 
@@ -9,29 +9,32 @@ from rlmods.types import Response, Scores, UserError
 
 
 def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:
-    """0 up to Lmax - Lcache, then ((Lmax - Lcache) - length) / Lcache up to Lmax, and -1 above (DAPO, arXiv:2503.14476, equation 13)."""
-    free = max_length - cache_length
-    if length <= free:
+    """Soft overlong punishment (DAPO, arXiv:2503.14476, equation 13): 0 up to Lmax - Lcache, then ((Lmax - Lcache) - length) / Lcache up to
+    Lmax, and -1 above."""
+    threshold = max_length - cache_length
+    if length <= threshold:
         return 0.0
-    return (free - length) / cache_length if length <= max_length else -1.0
+    return (threshold - length) / cache_length if length <= max_length else -1.0
 
 
 @dataclass(frozen=True)
 class Overlong:
-    """`overlong_penalty` of the number of sampled tokens. Raises UserError for lengths that leave no room."""
+    """`overlong_penalty` of the number of sampled tokens. Raises UserError for lengths that are out of range."""
 
     max_length: int
-    """Tokens. A response of this length is punished in full."""
+    """Length in tokens with the full penalty of -1."""
     cache_length: int | None = None
-    """Tokens below `max_length` over which the punishment grows. None: a quarter of it."""
+    """Tokens below `max_length` over which the penalty grows. None: a quarter of `max_length`."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.cache <= self.max_length or self.max_length < 1:
-            raise UserError(f"Overlong: cache_length={self.cache} does not lie between 0 and max_length={self.max_length}")
+            raise UserError(
+                f"Overlong: cache_length={self.cache} must lie between 0 and max_length={self.max_length}, which must be at least 1"
+            )
 
     @property
     def cache(self) -> int:
-        """`cache_length`, or what it defaults to."""
+        """`cache_length` or its default."""
         return self.max_length // 4 if self.cache_length is None else self.cache_length
 
     def __call__(self, responses: Sequence[Response]) -> Scores:

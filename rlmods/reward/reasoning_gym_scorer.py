@@ -1,4 +1,4 @@
-"""What `task_score` calls in its worker processes."""
+"""Scoring function that `task_score` runs in worker processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ TARGET = f"{__name__}:score"
 
 
 def score(task: str, answer: str, entry: dict[str, Any]) -> float:
-    """The score that reasoning-gym's `task` gives to `answer` as the answer to `entry`."""
+    """Score of `answer` as the answer to `entry`, by the scorer of the reasoning-gym task `task`."""
     from reasoning_gym import get_score_answer_fn
 
     return float(get_score_answer_fn(task)(answer=answer, entry=entry))

@@ -1,4 +1,4 @@
-"""Whether a response matches a pattern."""
+"""Reward for matching a regular expression."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class Regex:
-    """1.0 where `pattern` matches somewhere in a response, or with `full` the whole of it; else 0.0.
+    """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else 0.0.
 
-    The text is all of the response, thoughts included. A match that takes longer than `timeout_s` scores 0.0 and is counted: `timeouts`.
-    Raises: UserError without a pattern, for one that is none, and for a timeout that is not positive.
+    The text includes the thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under `timeouts`.
+
+    Raises: UserError without a pattern, for an invalid one, and for a timeout that is not positive.
     """
 
     pattern: str | None = None
-    """Of the `regex` package, which knows what `re` does and more; flags stand in it: `(?is)...`."""
+    """Regular expression of the `regex` package, a superset of `re`; flags are written inline: `(?is)...`."""
     full: bool = False
-    """Match the whole text, and not some part of it."""
+    """Require a match of the whole text."""
     timeout_s: float = 1.0
-    """For one response."""
+    """Time limit for one response."""
 
     needs_answer: ClassVar[bool] = False
 
@@ -37,18 +38,18 @@ class Regex:
         try:
             _ = self.compiled
         except regex.error as error:
-            raise UserError(f"Regex: pattern={self.pattern!r} is no pattern ({error}): type 'reward.pattern=\"TEXT\"'") from None
+            raise UserError(f"Regex: pattern={self.pattern!r} is not a valid pattern ({error}): type 'reward.pattern=\"TEXT\"'") from None
 
     @cached_property
     def compiled(self) -> regex.Pattern[str]:
         return regex.compile(str(self.pattern))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        found = [self._matches(response.text) for response in responses]
-        return Scores([float(bool(matches)) for matches in found], counts={"timeouts": found.count(None)})
+        matches = [self._matches(response.text) for response in responses]
+        return Scores([float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)})
 
     def _matches(self, text: str) -> bool | None:
-        """None: out of time."""
+        """Return None on a timeout."""
         match = self.compiled.fullmatch if self.full else self.compiled.search
         try:
             return match(text, timeout=self.timeout_s) is not None

@@ -1,4 +1,4 @@
-"""A price for saying the same again."""
+"""Penalty for repeated n-grams."""
 
 from __future__ import annotations
 
@@ -10,30 +10,32 @@ from rlmods.types import Response, Scores, UserError
 
 
 def repetition_penalty(text: str, size: int) -> float | None:
-    """distinct n-grams / n-grams - 1, n-grams being `size` words in a row; None for a text of fewer words. Upper and lower case are one."""
+    """Penalty: distinct n-grams / n-grams - 1, with n-grams of `size` words, ignoring case; None for a text of fewer words."""
     words = text.lower().split()
-    count = len(words) - size + 1
-    distinct = {tuple(words[start : start + size]) for start in range(count)}
-    return len(distinct) / count - 1.0 if distinct else None
+    num_ngrams = len(words) - size + 1
+    distinct = {tuple(words[start : start + size]) for start in range(num_ngrams)}
+    return len(distinct) / num_ngrams - 1.0 if distinct else None
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """-(1 - distinct n-grams / n-grams) of the words of a response: 0 where nothing is said twice, towards -1 where all is one phrase
-    (arXiv:2502.03373, which takes it off in addition to the cosine reward).
+    """Repetition penalty -(1 - distinct n-grams / n-grams) over the words of a response: 0 without repetition, close to -1 if one phrase is
+    repeated throughout (arXiv:2502.03373, which adds it to the cosine reward).
 
-    Words are what whitespace separates, so languages without it need another term. A response of fewer than `size` words scores 0 and is
-    counted, `short`. Raises: UserError for a size that is no positive whole number.
+    Words are separated by whitespace, so languages without it need another term. A response of fewer than `size` words scores 0 and is
+    counted under `short`.
+
+    Raises: UserError for a size that is not a positive integer.
     """
 
     size: int = 3
-    """Words in an n-gram."""
+    """Words per n-gram."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise UserError(f"Repetition: size={self.size} is no positive whole number: type reward.size=3")
+            raise UserError(f"Repetition: size={self.size} is not a positive integer: type reward.size=3")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         penalties = [repetition_penalty(response.text, self.size) for response in responses]

@@ -1,4 +1,4 @@
-"""The scorers of the reasoning-gym package."""
+"""Reward from the scorers of the reasoning-gym package."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class TaskScore:
-    """The score, 0 to 1, that a reasoning-gym task gives to the answer of a response; a response without an answer scores 0. A prompt that
-    is of no such task abstains.
+    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer. Abstains for prompts of other data.
 
-    The task and its entry come with the prompt (`data=reasoning_gym` puts them into `meta["task"]` and `meta["entry"]`). Scorers run in
-    worker processes; what cannot be scored is 0 and counted: `timeouts`, `errors`. Raises UserError where the package is missing.
+    The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers run in worker
+    processes; an answer that cannot be scored gets 0 and is counted under `timeouts` or `errors`.
+
+    Raises: UserError if the package is missing.
     """
 
     threshold: float = 0.99
-    """Scores from here on are `correct`."""
+    """Smallest score that counts as `correct`."""
     timeout_s: float = 10.0
-    """For one answer."""
+    """Time limit for one answer."""
     batch_timeout_s: float = 300.0
-    """For all the answers of one call. What is not scored by then counts under `timeouts`."""
+    """Time limit for all answers of one call. Answers not scored by then count as `timeouts`."""
     workers: int = 2
-    """Processes, started when first needed and kept."""
+    """Worker processes, started at the first use and kept."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if find_spec("reasoning_gym") is None:
-            raise UserError("TaskScore needs the reasoning-gym package: pip install 'rlmods[reasoning_gym]'")
+            raise UserError("TaskScore needs the reasoning-gym package: type pip install 'rlmods[reasoning_gym]'")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]

@@ -1,4 +1,4 @@
-"""A chat-completions server on loopback that says what a test wants."""
+"""Chat completions server on loopback with scripted replies."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-Answer = str | tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
-"""What the model says; or status, content and headers, word for word."""
-Script = Callable[[dict[str, Any], int], Answer]
-"""What is said to a request's body; the number counts the requests, from 0."""
+Reply = str | tuple[int, bytes] | tuple[int, bytes, dict[str, str]]
+"""Text of the model's message; or the raw status, content and headers."""
+Script = Callable[[dict[str, Any], int], Reply]
+"""Maps a request's body and its number, counted from 0, to the reply."""
 
 TEMPLATE = "{prompt}|{first}|{second}"
 
 
 @dataclass
-class Served:
+class RequestLog:
+    """Address of a running server, and the requests it has received."""
+
     url: str = ""
     bodies: list[dict[str, Any]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -34,23 +36,23 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *args: Any) -> None:
-        """Nothing: a client that gave up is part of some tests."""
+        """Print nothing: in some tests the client disconnects on purpose."""
 
 
 @contextmanager
-def serve(script: Script) -> Iterator[Served]:
-    served, lock = Served(), threading.Lock()
+def serve(script: Script) -> Iterator[RequestLog]:
+    log, lock = RequestLog(), threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             with lock:
-                number = len(served.bodies)
-                served.bodies.append(body)
-                served.headers.append({key.lower(): value for key, value in self.headers.items()})
-                served.paths.append(self.path)
-            answer = script(body, number)
-            status, content, *headers = (200, completion(answer)) if isinstance(answer, str) else answer
+                number = len(log.bodies)
+                log.bodies.append(body)
+                log.headers.append({key.lower(): value for key, value in self.headers.items()})
+                log.paths.append(self.path)
+            reply = script(body, number)
+            status, content, *headers = (200, completion(reply)) if isinstance(reply, str) else reply
             self.send_response(status)
             for key, value in {"Content-Length": str(len(content)), **(headers[0] if headers else {})}.items():
                 self.send_header(key, value)
@@ -61,11 +63,11 @@ def serve(script: Script) -> Iterator[Served]:
             pass
 
     server = _Server(("127.0.0.1", 0), Handler)
-    served.url = f"http://127.0.0.1:{server.server_port}/v1"
+    log.url = f"http://127.0.0.1:{server.server_port}/v1"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:
-        yield served
+        yield log
     finally:
         server.shutdown()
         thread.join()
@@ -77,11 +79,11 @@ def completion(text: str | None, finish_reason: str = "stop") -> bytes:
 
 
 def longer(body: dict[str, Any], number: int) -> str:
-    """A judge that prefers the longer of the two responses of `TEMPLATE`, wherever it stands."""
+    """Script of a judge that prefers the longer of the two responses of `TEMPLATE`, in either position."""
     _, first, second = body["messages"][-1]["content"].split("|")
     return "TIE" if len(first) == len(second) else "A" if len(first) > len(second) else "B"
 
 
-def in_turn(*answers: Answer) -> Script:
-    """One after the other, the last again and again."""
-    return lambda body, number: answers[min(number, len(answers) - 1)]
+def in_turn(*replies: Reply) -> Script:
+    """Script of fixed replies in order; the last one repeats."""
+    return lambda body, number: replies[min(number, len(replies) - 1)]

@@ -12,8 +12,8 @@ A, T, B = 1.0, 0.5, 0.0
 VERDICTS = st.lists(st.tuples(*[st.sampled_from([A, T, B, None])] * 2), min_size=1, max_size=30)
 
 
-def spread(table):
-    """Verdicts of two judges with these counts, [first judge's category][second judge's]."""
+def verdicts_from_table(table):
+    """Expand a contingency table, [first judge's category][second judge's category], into the verdicts of both judges."""
     pairs = [(a, b) for row, a in zip(table, (A, T, B), strict=True) for n, b in zip(row, (A, T, B), strict=True) for _ in range(n)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
@@ -27,33 +27,33 @@ class TestCohensKappa:
             ([[25, 0, 35], [0, 0, 0], [5, 0, 35]], 0.14 / 0.54),  # p_o = 0.6, p_e = 0.6 * 0.3 + 0.4 * 0.7 = 0.46
             ([[4, 1, 0], [1, 2, 1], [0, 1, 2]], 23 / 47),  # p_o = 8/12, p_e = (5 * 5 + 4 * 4 + 3 * 3) / 144 = 50/144
             ([[0, 0, 3], [0, 0, 0], [3, 0, 0]], -1.0),
-            ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 0.0),  # each says one thing, and not the same
+            ([[0, 5, 0], [0, 0, 0], [0, 0, 0]], 0.0),  # each uses a single category, and they differ
             ([[7, 0, 0], [0, 0, 0], [0, 0, 0]], 1.0),  # p_e = 1
         ],
     )
-    def test_by_hand(self, table, kappa):
-        assert cohens_kappa(*spread(table)) == pytest.approx(kappa, abs=1e-12)
+    def test_matches_values_computed_by_hand(self, table, kappa):
+        assert cohens_kappa(*verdicts_from_table(table)) == pytest.approx(kappa, abs=1e-12)
 
     @given(VERDICTS)
-    def test_by_a_loop(self, pairs):
+    def test_matches_a_reference_loop(self, pairs):
         known = [(a, b) for a, b in pairs if None not in (a, b)]
         first, second = [a for a, _ in pairs], [b for _, b in pairs]
         if not known:
             assert math.isnan(cohens_kappa(first, second))
             return
-        agreed = sum(a == b for a, b in known) / len(known)
+        observed = sum(a == b for a, b in known) / len(known)
         chance = sum(sum(a == c for a, _ in known) * sum(b == c for _, b in known) for c in (A, T, B)) / len(known) ** 2
-        want = 1.0 if chance == 1 else (agreed - chance) / (1 - chance)
-        assert cohens_kappa(first, second) == pytest.approx(want, abs=1e-12)
+        expected = 1.0 if chance == 1 else (observed - chance) / (1 - chance)
+        assert cohens_kappa(first, second) == pytest.approx(expected, abs=1e-12)
 
     @given(VERDICTS)
-    def test_knows_neither_first_nor_second(self, pairs):
+    def test_is_symmetric_in_the_judges_and_in_the_responses(self, pairs):
         first, second = [a for a, _ in pairs], [b for _, b in pairs]
-        turn = {A: B, B: A, T: T, None: None}
-        want = cohens_kappa(first, second)
-        assert cohens_kappa(second, first) == pytest.approx(want, nan_ok=True)
-        assert cohens_kappa([turn[a] for a in first], [turn[b] for b in second]) == pytest.approx(want, nan_ok=True)
+        swap = {A: B, B: A, T: T, None: None}
+        expected = cohens_kappa(first, second)
+        assert cohens_kappa(second, first) == pytest.approx(expected, nan_ok=True)
+        assert cohens_kappa([swap[a] for a in first], [swap[b] for b in second]) == pytest.approx(expected, nan_ok=True)
 
-    def test_judges_of_different_pairs_are_not_compared(self):
+    def test_rejects_different_numbers_of_pairs(self):
         with pytest.raises(ValueError, match="zip"):
             cohens_kappa([A, B], [A])

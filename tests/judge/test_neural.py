@@ -22,46 +22,46 @@ def saved(folder, *, pooling="last", seed=0):
 
 
 def scores(model, prompt):
-    """One forward a response, no padding: at its end-of-text token."""
+    """Score each response at its end-of-text token, in a forward pass of its own without padding."""
     rows = [(model.encode(prompt), model.encode_response(text)) for text in TEXTS]
     return [model(torch.tensor([[*p, *r]]))[0, -1].item() for p, r in rows]
 
 
 class TestNeural:
-    def test_prefers_what_the_model_scores_higher(self, tmp_path):
+    def test_prefers_the_response_with_the_higher_score(self, tmp_path):
         model = saved(tmp_path)
         judge = Neural(str(tmp_path))
         for prompt in PROMPTS:
-            want = scores(model, prompt)
-            assert len({round(score, 4) for score in want}) == len(TEXTS)
-            assert rank(judge, prompt, TEXTS) == [sorted(want, reverse=True).index(score) for score in want]
-            assert judge(prompt, TEXTS[0], TEXTS[1]) == float(want[0] > want[1]) == 1 - judge(prompt, TEXTS[1], TEXTS[0])
+            expected = scores(model, prompt)
+            assert len({round(score, 4) for score in expected}) == len(TEXTS)
+            assert rank(judge, prompt, TEXTS) == [sorted(expected, reverse=True).index(score) for score in expected]
+            assert judge(prompt, TEXTS[0], TEXTS[1]) == float(expected[0] > expected[1]) == 1 - judge(prompt, TEXTS[1], TEXTS[0])
 
-    def test_a_verdict_does_not_depend_on_what_else_is_judged(self, tmp_path):
+    def test_verdicts_do_not_depend_on_the_other_pairs(self, tmp_path):
         saved(tmp_path)
         judge = Neural(str(tmp_path))
         pairs = [(prompt, a, b) for prompt in PROMPTS for a in TEXTS for b in TEXTS]
         assert judge.compare(pairs) == [judge(*pair) for pair in pairs]
         assert judge.compare(pairs[::-1]) == judge.compare(pairs)[::-1]
 
-    def test_pools_as_the_model_was_trained_to(self, tmp_path):
+    def test_uses_the_pooling_of_the_model(self, tmp_path):
         mean = saved(tmp_path / "mean", pooling="mean")
         prompt, (a, b, *_) = PROMPTS[0], TEXTS
         rows = [(mean.encode(prompt), mean.encode_response(text)) for text in (a, b)]
-        want = [mean(torch.tensor([[*p, *r]]))[0, len(p) :].mean().item() for p, r in rows]
-        assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(want[0] > want[1])
+        expected = [mean(torch.tensor([[*p, *r]]))[0, len(p) :].mean().item() for p, r in rows]
+        assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(expected[0] > expected[1])
 
-    def test_scores_that_are_close_are_a_tie(self, tmp_path):
+    def test_scores_within_tie_are_a_tie(self, tmp_path):
         first, second, *_ = scores(saved(tmp_path), PROMPTS[0])
         gap = abs(first - second)
         assert Neural(str(tmp_path), tie=1.01 * gap)(PROMPTS[0], *TEXTS[:2]) == 0.5
         assert Neural(str(tmp_path), tie=0.99 * gap)(PROMPTS[0], *TEXTS[:2]) == float(first > second)
 
-    def test_loads_when_first_asked(self, tmp_path, monkeypatch):
+    def test_loads_the_model_at_the_first_comparison(self, tmp_path, monkeypatch):
         saved(tmp_path)
         loaded = []
-        real = ScalarModel.load
-        monkeypatch.setattr(ScalarModel, "load", staticmethod(lambda source: loaded.append(source) or real(source)))
+        load = ScalarModel.load
+        monkeypatch.setattr(ScalarModel, "load", staticmethod(lambda source: loaded.append(source) or load(source)))
         judge = Neural(str(tmp_path))
         assert not loaded
         assert rank(judge, PROMPTS[0], TEXTS) == rank(judge, PROMPTS[0], TEXTS)
@@ -75,6 +75,6 @@ class TestNeural:
             ({"model": "owner/name", "tie": -1.0}, "judge.tie=-1.0"),
         ],
     )
-    def test_refuses(self, fields, word):
+    def test_rejects_invalid_settings(self, fields, word):
         with pytest.raises(UserError, match=word):
             Neural(**fields)

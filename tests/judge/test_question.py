@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from rlmods.judge.question import TEMPLATE, ask, names, read_verdict
+from rlmods.judge.question import TEMPLATE, format_comparison, read_verdict, template_fields
 from rlmods.types import Prompt, UserError
 
 A, TIE, B = 1.0, 0.5, 0.0
@@ -45,29 +45,29 @@ class TestReadVerdict:
             ("**Verdict:** A\n\n---", A),
         ],
     )
-    def test_is_the_last_word(self, reply, verdict):
+    def test_reads_the_last_word(self, reply, verdict):
         assert read_verdict(reply) == verdict
 
 
-class TestAsk:
-    def test_fills_in_what_it_shows(self):
+class TestFormatComparison:
+    def test_fills_in_the_fields_and_keeps_braces_in_values(self):
         prompt = Prompt(id="0", text="1+1={x}", answer="2")
-        assert ask("{prompt}|{first}|{second}|{answer}", prompt, "{first}", "two") == "1+1={x}|{first}|two|2"
-        assert ask("{first}{second}{answer}.", Prompt(id="0", text="?"), "a", "b") == "ab."
+        assert format_comparison("{prompt}|{first}|{second}|{answer}", prompt, "{first}", "two") == "1+1={x}|{first}|two|2"
+        assert format_comparison("{first}{second}{answer}.", Prompt(id="0", text="?"), "a", "b") == "ab."
 
-    def test_chat_turns(self):
+    def test_formats_chat_turns(self):
         turns = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}]
-        assert ask("{prompt}|{first}{second}", Prompt(id="0", messages=turns[1:]), "", "") == "Hi|"
-        assert ask("{prompt}|{first}{second}", Prompt(id="0", messages=turns), "", "") == "system: Be brief.\n\nuser: Hi|"
+        assert format_comparison("{prompt}|{first}{second}", Prompt(id="0", messages=turns[1:]), "", "") == "Hi|"
+        assert format_comparison("{prompt}|{first}{second}", Prompt(id="0", messages=turns), "", "") == "system: Be brief.\n\nuser: Hi|"
 
-    def test_the_usual_question_shows_all_but_the_answer(self):
-        asked = ask(TEMPLATE, Prompt(id="0", text="QUESTION", answer="GOLD"), "ONE", "TWO")
-        assert asked.index("QUESTION") < asked.index("ONE") < asked.index("TWO")
-        assert "GOLD" not in asked
-        assert asked.endswith("A, B or TIE.")
+    def test_default_template_shows_everything_but_the_answer(self):
+        text = format_comparison(TEMPLATE, Prompt(id="0", text="QUESTION", answer="GOLD"), "ONE", "TWO")
+        assert text.index("QUESTION") < text.index("ONE") < text.index("TWO")
+        assert "GOLD" not in text
+        assert text.endswith("A, B or TIE.")
 
 
-class TestNames:
+class TestTemplateFields:
     @pytest.mark.parametrize(
         ("template", "words"),
         [
@@ -75,14 +75,14 @@ class TestNames:
             ("{first} {second} {", ["brace"]),
             ("{first} {second} {0}", ["{0}"]),
             ("{first} {second} {prompt.id}", ["{prompt.id}"]),
-            ("{prompt} {second}", ["lacks {first}"]),
-            ("{prompt} {first}", ["lacks {second}"]),
+            ("{prompt} {second}", ["{first} is missing"]),
+            ("{prompt} {first}", ["{second} is missing"]),
         ],
     )
-    def test_refuses(self, template, words):
+    def test_rejects_invalid_templates(self, template, words):
         with pytest.raises(UserError) as error:
-            names(template)
+            template_fields(template)
         assert all(word in str(error.value) for word in ["judge.template", *words])
 
-    def test_finds(self):
-        assert names("{first}{second} {{literal}}") == {"first", "second"}
+    def test_returns_the_field_names(self):
+        assert template_fields("{first}{second} {{literal}}") == {"first", "second"}

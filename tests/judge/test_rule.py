@@ -14,17 +14,17 @@ RIGHT, WRONG = "<answer>2</answer>", "<answer>3</answer>"
 
 
 class TestRule:
-    def test_the_right_answer_wins(self):
+    def test_prefers_the_correct_answer(self):
         judge = Rule()
         assert judge(PROMPT, RIGHT, WRONG) == 1.0
         assert judge(PROMPT, WRONG, RIGHT) == 0.0
         assert judge(PROMPT, RIGHT, "so it is <answer>2.0</answer>") == 0.5
         assert judge(PROMPT, WRONG, "<answer>4</answer>") == 0.5
 
-    def test_without_a_gold_answer_there_is_no_verdict(self):
+    def test_no_verdict_without_a_gold_answer(self):
         assert Rule()(Prompt(id="0", text="1+1="), RIGHT, WRONG) is None
 
-    def test_any_reward_will_do(self):
+    def test_accepts_any_reward(self):
         judge = Rule(reward=Format(style="answer"))
         assert judge(PROMPT, "2", WRONG) == 0.0
         assert not judge.needs_answer
@@ -33,27 +33,27 @@ class TestRule:
             Prompt(id="0", text="?", meta={"want": "b"}), "abc", "xyz"
         )
 
-    def test_scores_that_are_close_are_a_tie(self):
+    def test_scores_within_tie_are_a_tie(self):
         judge = Rule(reward=lambda responses: [float(r.text) for r in responses], tie=0.25)
         assert [judge(PROMPT, "1", x) for x in ("1.2", "1.25", "1.3", "0.7")] == [0.5, 0.5, 0.0, 1.0]
 
-    def test_ranking_grades_each_candidate_once(self):
-        graded: list[str] = []
+    def test_ranking_scores_each_candidate_once(self):
+        scored: list[str] = []
 
         def score(responses):
-            graded.extend(r.text for r in responses)
+            scored.extend(r.text for r in responses)
             return [float(r.text) for r in responses]
 
         assert rank(Rule(reward=score), PROMPT, ["1", "4", "3", "2"]) == [3, 0, 1, 2]
-        assert sorted(graded) == ["1", "2", "3", "4"]
+        assert sorted(scored) == ["1", "2", "3", "4"]
 
     @pytest.mark.parametrize(("fields", "word"), [({"tie": -1.0}, "judge.tie=-1.0"), ({"reward": {"weight": 1}}, r"\+reward@judge.reward")])
-    def test_refuses(self, fields, word):
+    def test_rejects_invalid_settings(self, fields, word):
         with pytest.raises(UserError, match=word):
             Rule(**fields)
 
-    @pytest.mark.parametrize(("typed", "kind"), [([], Accuracy), (["+reward@judge.reward=format"], Format)])
-    def test_from_the_command_line(self, typed, kind):
+    @pytest.mark.parametrize(("overrides", "reward_class"), [([], Accuracy), (["+reward@judge.reward=format"], Format)])
+    def test_reward_from_the_command_line(self, overrides, reward_class):
         with initialize_config_dir(str(CONF), version_base="1.3"):
-            judge = instantiate(compose("train", ["judge=rule", *typed]).judge, "judge")
-        assert isinstance(judge.scorer, kind)
+            judge = instantiate(compose("train", ["judge=rule", *overrides]).judge, "judge")
+        assert isinstance(judge.scorer, reward_class)

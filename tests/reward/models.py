@@ -1,4 +1,4 @@
-"""Trained models to score with: random ones, saved as a run saves them."""
+"""Reward models with random weights, saved in the format of a run."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rlmods.types import Finish, Prompt, Response
 from tests.policy.test_base import llama
 
 
-def save(run: Path, seed: int = 0, tokenizer: Any = None, **facts: Any) -> str:
-    """A run directory with a reward model in it."""
-    made = ScalarModel.from_policy(reader(tokenizer))
-    made.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(seed))
-    made.metadata.update(facts)
-    made.export(run / "export")
+def save(run: Path, seed: int = 0, tokenizer: Any = None, **metadata: Any) -> str:
+    """Save a reward model as a run directory, and return its path."""
+    model = ScalarModel.from_policy(reader(tokenizer))
+    model.model.score.weight.data.normal_(generator=torch.Generator().manual_seed(seed))
+    model.metadata.update(metadata)
+    model.export(run / "export")
     return str(run)
 
 
@@ -29,8 +29,8 @@ def reader(tokenizer: Any = None) -> Policy:
 
 
 def said(text: str, *, prompt: str = "1+2=", finish: Finish = "stop", tokens: Sequence[int] | None = None, **more: Any) -> Response:
-    """A response as the tiny policy samples it, unless other tokens are given."""
+    """Response with the tokens of the tiny policy's tokenizer, unless other tokens are given."""
     policy = reader()
     ids = policy.encode_response(text, finished=finish == "stop") if tokens is None else tokens
-    asked = Prompt(id=prompt, text=prompt, **more)
-    return Response(asked, policy.encode(asked), ids, [0.0] * len(ids), text, finish)
+    request = Prompt(id=prompt, text=prompt, **more)
+    return Response(request, policy.encode(request), ids, [0.0] * len(ids), text, finish)

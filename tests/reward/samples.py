@@ -1,4 +1,4 @@
-"""Responses to grade."""
+"""Responses as input for rewards."""
 
 from __future__ import annotations
 

@@ -34,10 +34,10 @@ from tests.reward.samples import response
         ("boxed", "5", 0.0),
     ],
 )
-def test_one_of_each_part_and_none_empty(style: str, text: str, score: float) -> None:
+def test_requires_each_part_once_and_not_empty(style: str, text: str, score: float) -> None:
     assert list(Format(style)([response(text)])) == [score]  # type: ignore[arg-type]
 
 
-def test_an_unknown_style_is_refused() -> None:
+def test_rejects_an_unknown_style() -> None:
     with pytest.raises(UserError, match="think_answer, answer, boxed"):
         Format("xml")  # type: ignore[arg-type]

@@ -26,12 +26,12 @@ def score(text: str, **settings: Any) -> float | None:
     return JSON(**settings)([response(text)])[0]
 
 
-def made(file: Path) -> Any:
-    """As the command line does."""
+def from_config(file: Path) -> Any:
+    """Instantiate the reward as the command line does."""
     return instantiate(OmegaConf.create({"_target_": "rlmods.reward.JSON", "schema": str(file)}), "reward")
 
 
-def matched(*rows: Response, **settings: Any) -> Scores:
+def scores(*rows: Response, **settings: Any) -> Scores:
     return JSON(**({"workers": 1} | settings))(rows)
 
 
@@ -54,14 +54,14 @@ def matched(*rows: Response, **settings: Any) -> Scores:
         ("", ""),
     ],
 )
-def test_what_counts_is_the_last_block_after_the_thoughts(text: str, json_text: str) -> None:
+def test_extracts_the_last_block_after_the_thoughts(text: str, json_text: str) -> None:
     assert extract_json(text) == json_text
 
 
 @pytest.mark.parametrize(
     "text", ["{}", "[]", '"é"', " \n0\t", "-1.5e-3", "null", "true", '{"a": {"a": 1}}', '"\\ud83d\\ude00"', '"😀"', "[" * 90 + "]" * 90]
 )
-def test_valid(text: str) -> None:
+def test_valid_json(text: str) -> None:
     assert score(text) == score(f"<think>[</think>```json\n{text}\n```") == 1.0
 
 
@@ -73,16 +73,16 @@ def test_valid(text: str) -> None:
         "```json\n```",
     ],
 )  # fmt: skip
-def test_invalid(text: str) -> None:
+def test_invalid_json(text: str) -> None:
     assert score(text) == 0.0
 
 
-def test_what_is_too_long_or_too_deep_is_counted() -> None:
+def test_counts_json_that_is_too_long_or_too_deep() -> None:
     start = time.monotonic()
     deep, long, garbage = "[" * 40_000 + "]" * 40_000, f'"{"é" * 999_998}"', "```json\n" * 125_000
-    found = JSON()([response(text) for text in (deep, long, garbage, "[", "1")])
-    assert found.values == [0.0, 0.0, 0.0, 0.0, 1.0]
-    assert found.counts == {"unread": 2, "timeouts": 0, "errors": 0}
+    result = JSON()([response(text) for text in (deep, long, garbage, "[", "1")])
+    assert result.values == [0.0, 0.0, 0.0, 0.0, 1.0]
+    assert result.counts == {"unread": 2, "timeouts": 0, "errors": 0}
     assert JSON(max_characters=10**6)([response(long)]).values == [1.0]
     assert score("123", max_characters=3) == 1.0
     assert score("1234", max_characters=3) == 0.0
@@ -92,26 +92,26 @@ def test_what_is_too_long_or_too_deep_is_counted() -> None:
 @needs_jsonschema
 class TestSchema:
     @pytest.mark.parametrize("schema", [AGE, json.dumps(AGE)])
-    def test_of_the_prompt(self, schema: Any) -> None:
+    def test_from_the_prompt(self, schema: Any) -> None:
         texts = ['{"age": 3}', '{"age": -3}', '{"age": "3"}', "{}", '{"age": 3', '```json\n{"age": 4}\n```']
-        found = matched(*[response(text, schema=schema) for text in texts])
-        assert found.values == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
-        assert found.counts == {"unread": 0, "timeouts": 0, "errors": 0}
+        result = scores(*[response(text, schema=schema) for text in texts])
+        assert result.values == [1.0, 0.0, 0.0, 0.0, 0.0, 1.0]
+        assert result.counts == {"unread": 0, "timeouts": 0, "errors": 0}
 
-    def test_of_a_file_where_the_prompt_has_none(self, tmp_path: Path) -> None:
+    def test_from_a_file_if_the_prompt_has_none(self, tmp_path: Path) -> None:
         written = json.dumps({**AGE, "title": "Âge"}, ensure_ascii=False)
         (tmp_path / "é.json").write_text(written, encoding="utf-8-sig")
         rows = [response("{}"), response('{"age": 1}'), response("[]", schema={"type": "array"}), response("1", schema=None, other=False)]
         file = str(tmp_path / "é.json")
-        assert matched(*rows, schema=file).values == [0.0, 1.0, 1.0, 0.0]
-        assert matched(*rows, schema=file, column=None).values == [0.0, 1.0, 0.0, 0.0]
-        assert matched(*rows, column="other").values == [1.0, 1.0, 1.0, 0.0]
+        assert scores(*rows, schema=file).values == [0.0, 1.0, 1.0, 0.0]
+        assert scores(*rows, schema=file, column=None).values == [0.0, 1.0, 0.0, 0.0]
+        assert scores(*rows, column="other").values == [1.0, 1.0, 1.0, 0.0]
 
-    def test_of_an_older_draft(self) -> None:
+    def test_older_draft(self) -> None:
         old = {"$schema": "http://json-schema.org/draft-04/schema#", "type": "number", "maximum": 3, "exclusiveMaximum": True}
-        assert matched(response("3", schema=old), response("2", schema=old)).values == [0.0, 1.0]
+        assert scores(response("3", schema=old), response("2", schema=old)).values == [0.0, 1.0]
 
-    def test_what_cannot_be_matched_is_counted(self) -> None:
+    def test_counts_timeouts_and_errors(self) -> None:
         slow = {"type": "string", "pattern": "^(a|aa)+$"}
         rows = [
             response(f'"{"a" * 60}b"', schema=slow),
@@ -120,58 +120,58 @@ class TestSchema:
             response("1", schema={"type": "integer"}),
         ]
         start = time.monotonic()
-        found = matched(*rows, timeout_s=3.0)
+        result = scores(*rows, timeout_s=3.0)
         assert time.monotonic() - start < 20
-        assert found.values == [0.0, 0.0, 0.0, 1.0]
-        assert found.counts == {"unread": 0, "timeouts": 1, "errors": 2}
+        assert result.values == [0.0, 0.0, 0.0, 1.0]
+        assert result.counts == {"unread": 0, "timeouts": 1, "errors": 2}
 
-    def test_the_batch_has_a_deadline(self) -> None:
+    def test_batch_timeout(self) -> None:
         start = time.monotonic()
         rows = [response(f'"{"a" * 60}b"', schema={"pattern": "^(a|aa)+$"})] * 3
-        assert matched(*rows, batch_timeout_s=2.0).counts["timeouts"] == 3
+        assert scores(*rows, batch_timeout_s=2.0).counts["timeouts"] == 3
         assert time.monotonic() - start < 4.5
 
     @pytest.mark.parametrize(
         "schema",
         [{"type": "dict"}, {"properties": None}, 5, [], "{", '{"a": 1, "a": 2}', {"pattern": "("}, {"a": object()}, {"a": math.nan}],
     )
-    def test_that_is_none_is_refused(self, schema: Any, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"prompt 0: column 'schema' is no JSON schema \(.*type reward\.column=null") as error:
-            matched(response("1", schema=schema))
+    def test_rejects_invalid_schemas(self, schema: Any, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"prompt 0: column 'schema' is not a JSON schema \(.*type reward\.column=null") as error:
+            scores(response("1", schema=schema))
         assert "\n" not in str(error.value)
         if isinstance(schema, str):
             (tmp_path / "bad.json").write_text(schema)
-            with pytest.raises(UserError, match=r"JSON: schema=.*bad\.json is no JSON schema \(.*type reward\.schema=FILE\.json"):
-                made(tmp_path / "bad.json")
+            with pytest.raises(UserError, match=r"JSON: schema=.*bad\.json is not a JSON schema \(.*type reward\.schema=FILE\.json"):
+                from_config(tmp_path / "bad.json")
 
-    def test_that_is_none_is_refused_in_few_words(self) -> None:
-        with pytest.raises(UserError, match=r"no JSON schema \(it is neither an object nor true nor false\)"):
-            matched(response("1", schema=5))
+    def test_error_message_is_short(self) -> None:
+        with pytest.raises(UserError, match=r"not a JSON schema \(it is neither an object nor true nor false\)"):
+            scores(response("1", schema=5))
         with pytest.raises(UserError) as error:
-            matched(response("1", schema={"type": "x" * 100_000}))
+            scores(response("1", schema={"type": "x" * 100_000}))
         assert len(str(error.value)) < 400
 
     def test_fetches_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        asked: list[object] = []
-        monkeypatch.setattr("urllib.request.urlopen", lambda *request, **_: asked.append(request))
+        requests: list[object] = []
+        monkeypatch.setattr("urllib.request.urlopen", lambda *request, **_: requests.append(request))
         with pytest.raises(Exception, match="Unresolvable"):
             validator('{"$ref": "https://example.invalid/x.json"}').is_valid(1)
-        assert not asked
+        assert not requests
 
-    def test_an_empty_cell_is_no_schema(self) -> None:
+    def test_an_empty_string_is_no_schema(self) -> None:
         assert JSON()([response("1", schema="")]).values == [1.0]
 
 
 @pytest.mark.parametrize("content", [None, b"\xff"])
-def test_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> None:
+def test_rejects_a_file_that_cannot_be_read(content: bytes | None, tmp_path: Path) -> None:
     file = tmp_path / "schema.json"
     if content is not None:
         file.write_bytes(content)
     with pytest.raises(UserError, match=r"schema\.json cannot be read \(.*\): type reward\.schema=FILE\.json"):
-        made(file)
+        from_config(file)
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlmods.reward.json_schema.find_spec", lambda _: None)
     assert score("{}") == 1.0
     with pytest.raises(UserError, match=r"pip install 'rlmods\[json\]'"):
@@ -179,13 +179,13 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["max_characters", "timeout_s", "batch_timeout_s", "workers"])
-def test_settings_out_of_range(name: str) -> None:
+def test_rejects_settings_out_of_range(name: str) -> None:
     with pytest.raises(UserError, match=f"JSON: {name}=0 is not positive"):
         JSON(**{name: 0})  # type: ignore[arg-type]
 
 
-def test_is_a_term_that_says_nothing_of_correctness() -> None:
-    whole = WeightedSum({"json": {"reward": JSON(), "weight": 0.5}})
-    scores = whole([Response(Prompt(id="0", text="?"), text="{}")])
-    assert (scores.values, scores.correct, whole.needs_answer) == ([0.5], None, False)
-    assert scores.counts == {"json/unread": 0, "json/timeouts": 0, "json/errors": 0}
+def test_does_not_report_correctness() -> None:
+    total = WeightedSum({"json": {"reward": JSON(), "weight": 0.5}})
+    result = total([Response(Prompt(id="0", text="?"), text="{}")])
+    assert (result.values, result.correct, total.needs_answer) == ([0.5], None, False)
+    assert result.counts == {"json/unread": 0, "json/timeouts": 0, "json/errors": 0}

@@ -13,7 +13,7 @@ from rlmods.types import UserError
 from tests.reward.samples import response
 
 
-def share(text: str, script: str | Sequence[str] = "Latin") -> float | None:
+def score(text: str, script: str | Sequence[str] = "Latin") -> float | None:
     return Language(script)([response(text)])[0]
 
 
@@ -42,27 +42,27 @@ def share(text: str, script: str | Sequence[str] = "Latin") -> float | None:
         ("12 + 3 = 15 😀 \u0301", "Latin", 1.0),
     ],
 )
-def test_letters_of_the_script_by_letters(text: str, script: str | Sequence[str], value: float) -> None:
-    assert share(text, script) == value
+def test_is_the_fraction_of_letters_in_the_script(text: str, script: str | Sequence[str], value: float) -> None:
+    assert score(text, script) == value
 
 
 @given(st.text(), st.sampled_from(["Latin", "Cyrillic", "Han"]))
-def test_what_one_script_lacks_the_others_have(text: str, script: str) -> None:
+def test_fractions_of_complementary_scripts_sum_to_one(text: str, script: str) -> None:
     others = [name for name in ("Latin", "Cyrillic", "Han") if name != script]
-    text = "".join(c for c in text if share(c, script) == 1.0 or share(c, others) == 1.0)
-    own, rest = share(text, script), share(text, others)
-    assert own is not None
-    assert rest is not None
-    assert own + rest == pytest.approx(2.0 if share(text + "ա", ["Armenian"]) == 1.0 else 1.0)
+    text = "".join(c for c in text if score(c, script) == 1.0 or score(c, others) == 1.0)
+    fraction, other_fraction = score(text, script), score(text, others)
+    assert fraction is not None
+    assert other_fraction is not None
+    assert fraction + other_fraction == pytest.approx(2.0 if score(text + "ա", ["Armenian"]) == 1.0 else 1.0)
 
 
-def test_a_megabyte_takes_no_time() -> None:
+def test_long_texts_are_fast() -> None:
     start = time.monotonic()
-    assert [share(text) for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)] == [1.0, 1.0, 0.5, 1.0]
+    assert [score(text) for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)] == [1.0, 1.0, 0.5, 1.0]
     assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"])
-def test_a_script_that_is_none_is_refused(script: Any) -> None:
+def test_rejects_unknown_scripts(script: Any) -> None:
     with pytest.raises(UserError, match=r"Language: script.*type reward\.script=Latin"):
         Language(script)

@@ -14,32 +14,32 @@ from tests.reward.samples import response
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "rl_math.json"
 
 
-def test_zero_then_a_ramp_then_minus_one() -> None:
+def test_is_zero_then_a_ramp_then_minus_one() -> None:
     assert list(Overlong(8, 4)([response(tokens=n) for n in range(11)])) == [0, 0, 0, 0, 0, -0.25, -0.5, -0.75, -1, -1, -1]
 
 
-def test_it_never_rises_with_length_and_stays_between_zero_and_minus_one() -> None:
+def test_is_monotonic_and_between_zero_and_minus_one() -> None:
     penalties = [overlong_penalty(n, 100, 30) for n in range(140)]
     assert all(a >= b for a, b in pairwise(penalties))
     assert (max(penalties), min(penalties)) == (0, -1)
 
 
-def test_tokens_count_not_characters() -> None:
+def test_counts_tokens_not_characters() -> None:
     assert list(Overlong(8, 4)([response("x" * 100, tokens=2)])) == [0.0]
 
 
-def test_the_cache_is_a_quarter_where_nothing_is_said_and_may_be_nothing() -> None:
+def test_cache_length_defaults_to_a_quarter_and_may_be_zero() -> None:
     assert Overlong(100).cache == 25
     assert list(Overlong(4, 0)([response(tokens=n) for n in (4, 5)])) == [0.0, -1.0]
 
 
 @pytest.mark.parametrize(("max_length", "cache_length"), [(4, 5), (4, -1), (0, 0)])
-def test_lengths_that_leave_no_room_are_refused(max_length: int, cache_length: int) -> None:
+def test_rejects_lengths_out_of_range(max_length: int, cache_length: int) -> None:
     with pytest.raises(UserError, match="max_length"):
         Overlong(max_length, cache_length)
 
 
-def test_golden() -> None:
+def test_matches_golden_values() -> None:
     if not GOLDEN.exists():
         pytest.skip(f"no golden numbers at {GOLDEN}")
     for case in json.loads(GOLDEN.read_text())["soft_overlong"]:

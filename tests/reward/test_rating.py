@@ -1,4 +1,4 @@
-"""A language model's ratings, over HTTP on loopback."""
+"""Tests of a language model's ratings, over HTTP on loopback."""
 
 from __future__ import annotations
 
@@ -24,31 +24,31 @@ def rating(url: str, template: str | None = "{prompt}|{response}", **fields: Any
     return Rating(LLM(**{"url": url, "model": "m", "backoff_s": 0.0, "retries": 1, **fields}), template)
 
 
-def by_length(body: dict[str, Any], number: int) -> str:
+def rate_by_length(body: dict[str, Any], number: int) -> str:
     return f"It is long.\nRating: {len(body['messages'][0]['content'].split('|')[1])}"
 
 
 class TestRating:
-    def test_is_what_the_model_says(self) -> None:
-        with serve(by_length) as server:
+    def test_is_the_rating_of_the_model(self) -> None:
+        with serve(rate_by_length) as server:
             scores = rating(server.url)([response("xxx"), response("x" * 10), response("xxx"), response("x" * 11)])
         assert scores.values == [0.3, 1.0, 0.3, None]
         assert sorted(server.questions) == ["?|xxx", "?|" + "x" * 10, "?|" + "x" * 11, "?|" + "x" * 11]
         assert scores.counts["requests"] == 4
         assert scores.counts["without_verdict"] == 2
 
-    def test_counts_are_those_of_the_call(self) -> None:
-        with serve(by_length) as server:
+    def test_counts_are_per_call(self) -> None:
+        with serve(rate_by_length) as server:
             reward = rating(server.url)
             assert reward([response("x")]).counts["requests"] == 1
             assert reward([response("xx")]).counts["requests"] == 1
 
-    def test_the_usual_question_shows_the_response(self) -> None:
+    def test_default_template_contains_the_response(self) -> None:
         with serve(lambda body, number: "7") as server:
             assert rating(server.url, None)([response("forty two")]).values == [0.7]
         assert "<response>\nforty two\n</response>" in server.questions[0]
 
-    def test_the_answer_is_told_where_it_is_asked_for(self) -> None:
+    def test_template_may_contain_the_answer(self) -> None:
         with serve(lambda body, number: "5/10") as server:
             reward = rating(server.url, "{response}|{answer}")
             assert reward.needs_answer
@@ -57,12 +57,14 @@ class TestRating:
         assert not rating("http://x", None).needs_answer
 
     @pytest.mark.parametrize("judge", [None, Rule()])
-    def test_needs_a_language_model(self, judge: Any) -> None:
+    def test_rejects_a_judge_that_cannot_rate(self, judge: Any) -> None:
         with pytest.raises(UserError, match=r"type \+judge@reward\.judge=llm"):
             Rating(judge)
 
-    @pytest.mark.parametrize(("template", "words"), [("{prompt}", "it lacks {response}"), ("{response} {first}", "no {first} to fill in")])
-    def test_templates_are_checked(self, template: str, words: str) -> None:
+    @pytest.mark.parametrize(
+        ("template", "words"), [("{prompt}", "{response} is missing"), ("{response} {first}", "unknown field {first}")]
+    )
+    def test_rejects_invalid_templates(self, template: str, words: str) -> None:
         with pytest.raises(UserError, match=words):
             rating("http://x", template)
 

@@ -31,30 +31,30 @@ from tests.reward.samples import response
         (r"a*", True, "", 1.0),
     ],
 )
-def test_one_where_it_matches(pattern: str, full: bool, text: str, score: float) -> None:
-    found = Regex(pattern, full)([response(text)])
-    assert found.values == [score]
-    assert found.counts == {"timeouts": 0}
+def test_is_1_if_the_pattern_matches(pattern: str, full: bool, text: str, score: float) -> None:
+    result = Regex(pattern, full)([response(text)])
+    assert result.values == [score]
+    assert result.counts == {"timeouts": 0}
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_match_has_a_deadline_and_is_counted(full: bool) -> None:
+def test_a_timeout_scores_0_and_is_counted(full: bool) -> None:
     start = time.monotonic()
-    found = Regex(r"(a|aa)+b", full, timeout_s=0.2)([response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)])
-    assert found.values == [0.0, 1.0, 0.0, 0.0]
-    assert found.counts == {"timeouts": 2}
+    result = Regex(r"(a|aa)+b", full, timeout_s=0.2)([response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)])
+    assert result.values == [0.0, 1.0, 0.0, 0.0]
+    assert result.counts == {"timeouts": 2}
     assert time.monotonic() - start < 5
 
 
 @pytest.mark.parametrize("pattern", [None, "", 5])
-def test_a_pattern_is_needed(pattern: str | None) -> None:
+def test_rejects_a_missing_pattern(pattern: str | None) -> None:
     with pytest.raises(UserError, match=r"reward=regex needs a pattern: type 'reward\.pattern="):
         Regex(pattern)
 
 
-def test_what_is_no_pattern_is_refused() -> None:
+def test_rejects_invalid_settings() -> None:
     config = OmegaConf.create({"_target_": "rlmods.reward.Regex", "pattern": "(a"})
-    with pytest.raises(UserError, match=r"Regex: pattern='\(a' is no pattern \(.*position.*\): type "):
+    with pytest.raises(UserError, match=r"Regex: pattern='\(a' is not a valid pattern \(.*position.*\): type "):
         instantiate(config, "reward")
     with pytest.raises(UserError, match="Regex: timeout_s=0 is not positive"):
         Regex("a", timeout_s=0)

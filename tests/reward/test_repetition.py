@@ -30,24 +30,24 @@ def penalty(text: str, size: int = 3) -> float | None:
         ("é é é é", 2, -2 / 3),
     ],
 )
-def test_distinct_by_all(text: str, size: int, value: float) -> None:
+def test_matches_values_computed_by_hand(text: str, size: int, value: float) -> None:
     assert penalty(text, size) == pytest.approx(value, abs=1e-12)
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=30), st.integers(1, 5))
-def test_against_a_slow_count(words: list[str], size: int) -> None:
+def test_matches_a_reference_loop(words: list[str], size: int) -> None:
     grams = [words[i : i + size] for i in range(len(words) - size + 1)]
     repeats = sum(gram in grams[:i] for i, gram in enumerate(grams))
     assert penalty(" ".join(words), size) == pytest.approx(-repeats / len(grams) if grams else 0.0)
 
 
-def test_fewer_words_than_one_gram_score_nothing_and_are_counted() -> None:
-    found = Repetition(3)([response(text) for text in ("", " \n", "a a", "好" * 50, "a a a", "a a a a")])
-    assert found.values == [0.0, 0.0, 0.0, 0.0, 0.0, -0.5]
-    assert found.counts == {"short": 4}
+def test_texts_shorter_than_one_ngram_score_0_and_are_counted() -> None:
+    result = Repetition(3)([response(text) for text in ("", " \n", "a a", "好" * 50, "a a a", "a a a a")])
+    assert result.values == [0.0, 0.0, 0.0, 0.0, 0.0, -0.5]
+    assert result.counts == {"short": 4}
 
 
-def test_a_megabyte_takes_no_time() -> None:
+def test_long_texts_are_fast() -> None:
     start = time.monotonic()
     assert penalty("a " * 500_000) == pytest.approx(-1 + 1 / 499_998)
     assert penalty(" ".join(map(str, range(150_000)))) == 0.0
@@ -56,6 +56,6 @@ def test_a_megabyte_takes_no_time() -> None:
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "3"])
-def test_a_size_that_is_none_is_refused(size: Any) -> None:
-    with pytest.raises(UserError, match=f"Repetition: size={size} is no positive whole number"):
+def test_rejects_an_invalid_size(size: Any) -> None:
+    with pytest.raises(UserError, match=f"Repetition: size={size} is not a positive integer"):
         Repetition(size)

@@ -7,13 +7,13 @@ from rlmods.types import UserError
 from tests.reward.samples import response
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlmods.reward.task_score.find_spec", lambda _: None)
     with pytest.raises(UserError, match=r"pip install 'rlmods\[reasoning_gym\]'"):
         TaskScore()
 
 
-def test_the_task_itself_decides() -> None:
+def test_uses_the_scorer_of_the_task() -> None:
     pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
     entry = {"question": "4 - 1 - 7 =", "answer": "-4", "metadata": {"source_dataset": "chain_sum", "expression": "4 - 1 - 7"}}
     texts = ["<answer>-4</answer>", "<answer>4</answer>", "<think>-4", "-4"]

@@ -36,12 +36,12 @@ GOOD = call(city="Oslo")
 
 @needs_jsonschema
 @pytest.mark.parametrize("tools", [TOOLS, OPENAI, tuple(TOOLS), json.dumps(OPENAI), [{**TOOLS[0], "function": None}, TOOLS[1]]])
-def test_valid_calls_by_calls(tools: Any) -> None:
+def test_is_the_fraction_of_valid_calls(tools: Any) -> None:
     texts = [GOOD, GOOD + call(town="Oslo"), GOOD + call() + GOOD, f"{call('now')} and\n{GOOD} and {call('then')}", call("now", zone=1)]
-    found = scores(*texts, tools=tools)
-    assert found.values == [1.0, 1 / 2, 2 / 3, 2 / 3, 1.0]
-    assert found.columns["calls"] == ["1/1", "1/2", "2/3", "2/3", "1/1"]
-    assert found.correct is None
+    result = scores(*texts, tools=tools)
+    assert result.values == [1.0, 1 / 2, 2 / 3, 2 / 3, 1.0]
+    assert result.columns["calls"] == ["1/1", "1/2", "2/3", "2/3", "1/1"]
+    assert result.correct is None
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_valid_calls_by_calls(tools: Any) -> None:
     ],
 )
 def test_invalid_calls(body: str) -> None:
-    found = scores(wrap(body), wrap(body) + call("now"))
-    assert found.values == [0.0, 0.5]
-    assert found.counts == {"timeouts": 0, "errors": 0, "without_call": 0}
+    result = scores(wrap(body), wrap(body) + call("now"))
+    assert result.values == [0.0, 0.5]
+    assert result.counts == {"timeouts": 0, "errors": 0, "without_call": 0}
 
 
 @needs_jsonschema
 @pytest.mark.parametrize("arguments", [{}, {"city": 1}, {"city": None}, {"city": "Oslo", "zone": 1}, {"town": "Oslo"}])
-def test_arguments_match_the_parameters(arguments: dict[str, Any]) -> None:
+def test_arguments_must_match_the_parameters(arguments: dict[str, Any]) -> None:
     assert scores(call("weather", **arguments)).values == [0.0]
 
 
-def test_a_tag_without_its_other_half_is_a_call_that_is_not_valid() -> None:
+def test_an_unmatched_tag_is_an_invalid_call() -> None:
     now = call("now")
     texts = [f"{now}<tool_call>", f"</tool_call>{now}", f"<tool_call>{now}", f"<tool_call>{now}</tool_call>", "<tool_call>{", now[:-12]]
     assert scores(*texts).values == [1 / 2, 1 / 2, 1 / 2, 1 / 3, 0.0, 0.0]
@@ -90,37 +90,37 @@ def test_a_tag_without_its_other_half_is_a_call_that_is_not_valid() -> None:
     assert split_calls("none") == ([], 0)
 
 
-def test_only_what_follows_the_thoughts_counts() -> None:
+def test_ignores_calls_within_the_thoughts() -> None:
     assert scores(f"<think>{wrap('?')}</think>{call('now')}", f"<think>{call('now')}</think>", without=0.25).values == [1.0, 0.25]
 
 
-def test_no_calls_no_tools() -> None:
+def test_responses_without_calls_and_prompts_without_tools() -> None:
     assert scores("", "It is cold.", call("now"), without=-1.0).values == [-1.0, -1.0, 1.0]
     assert scores("", call("now")).counts["without_call"] == 1
     for tools in (None, [], "", "[]"):
-        found = scores("", call("now"), tools=tools)
-        assert found.values == [None, None]
-        assert found.columns["calls"] == [None, None]
-        assert found.counts["without_call"] == 0
+        result = scores("", call("now"), tools=tools)
+        assert result.values == [None, None]
+        assert result.columns["calls"] == [None, None]
+        assert result.counts["without_call"] == 0
     assert ToolCall()([response(call("now"))]).values == [None]
     assert ToolCall("t")([response(call("now"), t=TOOLS)]).values == [1.0]
 
 
-def test_each_prompt_has_its_own_tools() -> None:
+def test_tools_are_those_of_the_prompt() -> None:
     rows = [response(call("a"), tools=[{"name": "a"}]), response(call("a")), response(call("a"), tools=[{"name": "b"}])]
     assert ToolCall()(rows).values == [1.0, None, 0.0]
 
 
 @needs_jsonschema
-def test_what_cannot_be_matched_is_counted() -> None:
+def test_counts_timeouts_and_errors() -> None:
     slow = {"properties": {"a": {"pattern": "^(a|aa)+$"}}}
     tools = [{"name": "slow", "parameters": slow}, {"name": "lost", "parameters": {"$ref": "#/nowhere"}}, {"name": "now", "parameters": {}}]
-    found = scores(call("slow", a="a" * 60 + "b") + call("now"), call("lost"), call("now"), tools=tools, timeout_s=3.0)
-    assert found.values == [0.5, 0.0, 1.0]
-    assert found.counts == {"timeouts": 1, "errors": 1, "without_call": 0}
+    result = scores(call("slow", a="a" * 60 + "b") + call("now"), call("lost"), call("now"), tools=tools, timeout_s=3.0)
+    assert result.values == [0.5, 0.0, 1.0]
+    assert result.counts == {"timeouts": 1, "errors": 1, "without_call": 0}
 
 
-def test_hostile_texts_take_no_time() -> None:
+def test_adversarial_texts_are_fast() -> None:
     start = time.monotonic()
     deep = '{"name": "now", "arguments": {"a": ' + "[" * 30_000 + "]" * 30_000 + "}}"
     texts = {
@@ -134,30 +134,30 @@ def test_hostile_texts_take_no_time() -> None:
         "<" * 1_000_000: "0/0",
         "</think>" * 125_000: "0/0",
     }
-    found = scores(*texts)
-    assert found.values == [0.0] * len(texts)
-    assert found.columns["calls"] == list(texts.values())
+    result = scores(*texts)
+    assert result.values == [0.0] * len(texts)
+    assert result.columns["calls"] == list(texts.values())
     assert time.monotonic() - start < 10
 
 
 @needs_jsonschema
-def test_an_argument_of_a_megabyte() -> None:
+def test_large_arguments() -> None:
     assert scores(call(city="é" * 500_000), call(city=["é"] * 50_000)).values == [1.0, 0.0]
 
 
 @pytest.mark.parametrize("tools", [5, "{", {"name": "a"}, ["a"], [{}], [{"name": 1}], [{"name": ["a"]}], [{"function": "a"}], "{}x"])
-def test_tools_of_unknown_form_are_refused(tools: Any) -> None:
-    with pytest.raises(UserError, match=r"prompt 0: column 'tools' is no list of \{name, parameters\}: .*type reward\.column=COLUMN"):
+def test_rejects_tools_of_another_form(tools: Any) -> None:
+    with pytest.raises(UserError, match=r"prompt 0: column 'tools' is not a list of \{name, parameters\}: .*type reward\.column=COLUMN"):
         scores("", tools=tools)
 
 
 @needs_jsonschema
-def test_parameters_that_are_no_schema_are_refused() -> None:
-    with pytest.raises(UserError, match=r"prompt 0: column 'tools': parameters of a is no JSON schema \('dict' is not valid"):
+def test_rejects_parameters_that_are_not_a_schema() -> None:
+    with pytest.raises(UserError, match=r"prompt 0: column 'tools': parameters of a is not a JSON schema \('dict' is not valid"):
         scores("", tools=[{"name": "a", "parameters": {"type": "dict"}}])
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rlmods.reward.json_schema.find_spec", lambda _: None)
     assert scores(call("now"), tools=[{"name": "now"}]).values == [1.0]
     with pytest.raises(UserError, match=r"pip install 'rlmods\[json\]'"):
@@ -165,12 +165,12 @@ def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "batch_timeout_s", "workers"])
-def test_settings_out_of_range(name: str) -> None:
+def test_rejects_settings_out_of_range(name: str) -> None:
     with pytest.raises(UserError, match=f"ToolCall: {name}=0 is not positive"):
         ToolCall(**{name: 0})  # type: ignore[arg-type]
 
 
-def test_is_a_term_like_any_other() -> None:
-    whole = WeightedSum({"call": {"reward": ToolCall(), "weight": 2.0}})
-    assert whole([response(call("now"), tools=[{"name": "now"}])]).values == [2.0]
-    assert not whole.needs_answer
+def test_as_a_term_of_a_weighted_sum() -> None:
+    total = WeightedSum({"call": {"reward": ToolCall(), "weight": 2.0}})
+    assert total([response(call("now"), tools=[{"name": "now"}])]).values == [2.0]
+    assert not total.needs_answer

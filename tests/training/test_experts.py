@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from rlmods.training.experts import real
 from torch import Tensor
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
@@ -22,7 +23,6 @@ from rlmods.rollout import Local
 from rlmods.router import Routing
 from rlmods.sampling import Dynamic
 from rlmods.training.buffer import Pool
-from rlmods.training.experts import real
 from rlmods.types import Experience, Totals
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama

@@ -1,9 +1,9 @@
 """What is logged says which side was clipped."""
 
 import torch
+from rlmods.training.logging import watch
 
 from rlmods.ratio import Clipped
-from rlmods.training.logging import watch
 from rlmods.training.metrics import Meter
 from tests.support.tiny_setup import collected, learner
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from rlmods.training.refresh import Refresh
 
 from rlmods.algo import Batch, IterativeGRPO
 from rlmods.kl import Penalty
@@ -16,7 +17,6 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
 from rlmods.training.metrics import Meter
-from rlmods.training.refresh import Refresh
 from rlmods.types import Finish, Prompt, Response
 from tests.reward.models import reader, said, save
 from tests.support.tiny_setup import fit, learner

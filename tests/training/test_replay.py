@@ -1,9 +1,9 @@
 """Rows of earlier iterations."""
 
 import torch
+from rlmods.training.replay import Replay
 
 from rlmods.algo import Batch
-from rlmods.training.replay import Replay
 from tests.support.tiny_setup import collected, fit, learner
 
 

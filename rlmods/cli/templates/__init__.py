@@ -1,2 +1,3 @@
-"""What `python -m rlmods.plugin new GROUP NAME` starts from: `<group>.py`, a part that works, and `test_<group>.py`. `Name` becomes the
-class, `name` the module; the fields become the option's keys."""
+"""Templates of `python -m rlmods.plugin new GROUP NAME`: `<group>.py`, a working part, and `test_<group>.py`, its test.
+
+`Name` is replaced by the class name and `name` by the module name; the fields become the keys of the option."""

@@ -1,4 +1,4 @@
-"""A reward of your own: `python train.py reward=name`."""
+"""Custom reward: `python train.py reward=name`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,12 +7,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Name:
-    """Pays `value` for a response that contains `word`, else 0; a prompt without a question abstains (None)."""
+    """Score `value` if the response contains `word`, else 0; None (abstain) for a prompt without a question."""
 
     word: str = "because"
-    """What to look for."""
+    """Text to search for."""
     value: float = 1.0
-    """What it is worth."""
+    """Score of a response that contains `word`."""
 
     def __call__(self, responses: Sequence[Any]) -> list[float | None]:
         return [self.score(response) for response in responses]
@@ -20,8 +20,8 @@ class Name:
     def score(self, response: Any) -> float | None:
         """
         Args:
-            response: `.text`, `.tokens`, `.finish` ("stop" or "length"); `.prompt.text`, `.prompt.answer`, and every other column of the
-                data set in `.prompt.meta`.
+            response: has `.text`, `.tokens`, `.finish` ("stop" or "length"), `.prompt.text`, `.prompt.answer`, and all other columns of
+                the data set in `.prompt.meta`.
         """
         if not response.prompt.text and not response.prompt.messages:
             return None

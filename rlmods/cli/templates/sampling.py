@@ -1,4 +1,4 @@
-"""A sampling filter of your own: `python train.py sampling=name`."""
+"""Custom sampling filter: `python train.py sampling=name`."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Name:
-    """Keeps responses whose score is at most `most`, and those that have none (NaN)."""
+    """Keep responses whose score is at most `max_score`, and those without a score (NaN)."""
 
-    most: float = 0.9
-    """Highest score that is still worth training on."""
+    max_score: float = 0.9
+    """Highest score of a response that is trained on."""
 
     def __call__(self, scores: Tensor, group: Tensor) -> Tensor:
         """
         Args:
-            scores: [N], correctness, or the total reward where that is unknown.
-            group: [N], equal for the responses to one prompt.
+            scores: [N], correctness, or the total reward if correctness is unknown.
+            group: [N], group index, equal for the responses to one prompt.
         """
-        return ~torch.gt(scores, self.most)
+        return ~torch.gt(scores, self.max_score)

@@ -1,12 +1,12 @@
-"""`python -m pytest plugins/name`."""
+"""Run with `python -m pytest plugins/name`."""
 
 import torch
 
 from rlmods.cli.templates.advantage import Name
 
 
-def test_the_best_of_a_group_has_none() -> None:
+def test_best_of_group_has_advantage_0() -> None:
     rewards = torch.tensor([[0.0, 1.0], [0.0, 3.0], [5.0, float("nan")]])
     mask = torch.tensor([[True, True], [True, True], [True, False]])
-    found = Name(scale=0.5)(rewards, mask, torch.tensor([0, 0, 1])).advantages
-    assert found.tolist() == [[-1.0, -1.0], [0.0, 0.0], [0.0, 0.0]]
+    advantages = Name(scale=0.5)(rewards, mask, torch.tensor([0, 0, 1])).advantages
+    assert advantages.tolist() == [[-1.0, -1.0], [0.0, 0.0], [0.0, 0.0]]

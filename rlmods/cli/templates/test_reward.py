@@ -1,4 +1,4 @@
-"""`python -m pytest plugins/name`."""
+"""Run with `python -m pytest plugins/name`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -11,7 +11,7 @@ def response(text: str, question: str | None = "Why?") -> Any:
     return SimpleNamespace(text=text, tokens=list(range(len(text))), finish="stop", prompt=prompt)
 
 
-def test_pays_for_the_word() -> None:
+def test_scores_the_word() -> None:
     assert Name(word="so", value=2.0)([response("and so on"), response("no")]) == [2.0, 0.0]
 
 
