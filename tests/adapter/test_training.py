@@ -80,16 +80,16 @@ class TestReference:
             moved(at)
         made = learner(policy=at, kl=LOSS, batch=Batch(prompts=4, samples=4, epochs=3))
         batch = collected(made)
-        first, want = made.score(batch, made.reference()).logprobs, made.score(batch, made.policy).logprobs
+        first, want = made.score(batch, made.reference.policy).logprobs, made.score(batch, made.policy).logprobs
         assert torch.equal(first, want)
         base = made.score(batch, policy()).logprobs
         assert torch.equal(first, base) != (start == "lora on an adapter")
         fit(made, 1)
         assert made.optimizer_steps == 3
-        assert torch.equal(made.score(batch, made.reference()).logprobs, first)
+        assert torch.equal(made.score(batch, made.reference.policy).logprobs, first)
         assert not torch.allclose(made.score(batch, made.policy).logprobs, first, atol=1e-3)
         ids = {id(x) for group in made.optimizers().param_groups for x in group["params"]}
-        assert not any(x.requires_grad or id(x) in ids for x in made.reference().trainable_tensors().values())
+        assert not any(x.requires_grad or id(x) in ids for x in made.reference.policy.trainable_tensors().values())
 
     def test_follows_in_rounds(self) -> None:
         """The distance that the penalty measures starts anew."""

@@ -84,7 +84,7 @@ class TestLoss:
         loss = torch.zeros(())
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference(), prompt, k).detach()) for k in range(len(ranks))]
+            h = [0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k).detach()) for k in range(len(ranks))]
             pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
             loss = loss + sum(torch.log(1 + torch.exp(h[j] - h[i])) for i, j in pairs) / max(1, len(pairs)) / len(RAGGED)
         made.zero_grad()
@@ -146,9 +146,9 @@ class TestReference:
         made = dpo()
         fit(made, 2)
         start = policy().state_dict()
-        assert all(torch.equal(x, start[name]) for name, x in made.reference().state_dict().items())
+        assert all(torch.equal(x, start[name]) for name, x in made.reference.policy.state_dict().items())
         assert not any(torch.equal(x, start[name]) for name, x in made.policy.state_dict().items() if x.is_floating_point())
-        assert not any(p.requires_grad for p in made.reference().parameters())
+        assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert len(made.state_dict()) == len(start)
 
     @pytest.mark.parametrize("name", ["simpo", "orpo"])
@@ -167,7 +167,7 @@ class TestDivergence:
             meta = RAGGED[(p + 1) % 4].meta
             for k in range(len(meta["ranks"])):
                 swapped = replace(prompt, meta=meta)
-                ratios.append((plain(made, made.policy, swapped, k) - plain(made, made.reference(), swapped, k)).item())
+                ratios.append((plain(made, made.policy, swapped, k) - plain(made, made.reference.policy, swapped, k)).item())
         assert made.divergence(rows).item() == pytest.approx(max(0, sum(ratios) / len(ratios)), abs=1e-4)
 
     def test_is_not_negative_and_does_not_depend_on_microbatches(self) -> None:
@@ -197,9 +197,9 @@ class TestDivergence:
 def test_a_run_does_not_go_on_from_another_reference() -> None:
     """A reference that stays is not in the checkpoint: it is made again from the policy that training starts from."""
     made, same, other = dpo(Sigmoid()), dpo(Sigmoid()), dpo(Sigmoid())
-    for parameter in other.reference().parameters():
+    for parameter in other.reference.policy.parameters():
         parameter.data += 0.1
-    other = dpo(Sigmoid(), policy=other.reference())
+    other = dpo(Sigmoid(), policy=other.reference.policy)
     same.load_state(made.state())
     with pytest.raises(UserError, match="policy= is not that any more"):
         other.load_state(made.state())
@@ -223,11 +223,11 @@ class TestTraining:
     def test_held_out_pairs_count_by_the_implicit_reward(self) -> None:
         made, _ = moved(prompts=RAGGED)
         rows = collate_preferences(RAGGED, made.policy)
-        known = made.measure(made.referenced(rows))["val/pair_accuracy"]
+        known = made.measure(made.add_ref_logprobs(rows))["val/pair_accuracy"]
         right = []
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [plain(made, made.policy, prompt, k) - plain(made, made.reference(), prompt, k) for k in range(len(ranks))]
+            h = [plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k) for k in range(len(ranks))]
             right += [float(h[i] > h[j]) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
         assert known == pytest.approx(sum(right) / len(right))
 

@@ -181,7 +181,7 @@ class TestKL:
     def test_in_the_reward_is_taken_off(self):
         made = learner(kl=Penalty("k1", 0.5, "reward"))
         with torch.no_grad():
-            for p in made.reference().parameters():
+            for p in made.reference.policy.parameters():
                 p.add_(torch.randn_like(p) * 0.1)
         batch = collected(made)
         drift = torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
@@ -195,10 +195,10 @@ class TestKL:
 
     def test_reference_never_moves_and_is_not_saved(self):
         made = learner(kl=Penalty("k3", 0.04, "loss"))
-        before = [p.clone() for p in made.reference().parameters()]
+        before = [p.clone() for p in made.reference.policy.parameters()]
         rows = fit(made, 3)
-        assert all(torch.equal(a, b) for a, b in zip(before, made.reference().parameters(), strict=True))
-        assert not any(p.requires_grad for p in made.reference().parameters())
+        assert all(torch.equal(a, b) for a, b in zip(before, made.reference.policy.parameters(), strict=True))
+        assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
         assert made.state()["reference"].keys() == {"origin"}
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
@@ -214,17 +214,17 @@ class TestDynamicSampling:
     def test_says_when_it_filters_on_a_reward_that_knows_no_correctness(self):
         made = attached(learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r)))
         with pytest.warns(UserWarning, match="does not say which answers are correct"):
-            made.collect(SPLITS.train[:2])
+            made.sample(SPLITS.train[:2])
 
     def test_a_prompt_drawn_again_gets_other_answers(self):
         made = attached(learner())
-        first, _ = made.collect(SPLITS.train[:2])
-        again, _ = made.collect(SPLITS.train[:2])
+        first, _ = made.sample(SPLITS.train[:2])
+        again, _ = made.sample(SPLITS.train[:2])
         assert not torch.equal(first.tokens, again.tokens)
 
     def test_a_group_that_the_overlong_filter_emptied_is_not_kept(self):
         made = attached(learner(sampling=Dynamic(), overlong_filter=True, rollout=Local(max_tokens=1)))
-        experience, keep = made.collect(SPLITS.train[:8])
+        experience, keep = made.sample(SPLITS.train[:8])
         for group in experience.group[keep].unique():
             assert experience.mask[experience.group == group].any()
         assert keep.any()
@@ -261,10 +261,10 @@ class TestDynamicSampling:
     def test_short_iteration_trains_on_whole_groups_only(self):
         """The groups that stand in carry no loss: the step equals one on the kept groups alone."""
         made = learner(sampling=Dynamic(), max_draws=1, batch=Batch(prompts=4, samples=2))
-        experience, keep = attached(made).collect(SPLITS.train[:4])
+        experience, keep = attached(made).sample(SPLITS.train[:4])
         assert 0 < int(keep.sum()) < len(keep)
-        made.pool.add(experience, keep)
-        close(gradients(made, made.pool.take(4)), gradients(made, experience.select(keep)))
+        made.buffer.push(experience, keep)
+        close(gradients(made, made.buffer.pop(4)), gradients(made, experience.select(keep)))
 
     def test_surplus_waits_or_is_dropped(self):
         kept = fit(learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2)), 4)
@@ -277,19 +277,19 @@ class TestDynamicSampling:
         """What one rank has too much of waits for the others, and would age; the newest stay, the others are counted."""
         made = attached(learner(sampling=Dynamic(), batch=Batch(prompts=2, samples=2)))
         for start in range(0, 24, 2):
-            made.pool.add(*made.collect(SPLITS.train[start : start + 2]))
-        groups = torch.unique(made.pool.kept.group)
-        kept = made.wait()
+            made.buffer.push(*made.sample(SPLITS.train[start : start + 2]))
+        groups = torch.unique(made.buffer.kept.group)
+        kept = made.carry_over()
         assert torch.unique(kept.group).tolist() == groups[-2:].tolist()
         found = made.meter.compute()
         assert found["train/dropped_groups"] == len(groups) - 2 > 0
-        assert made.pool.num_groups == 2
+        assert made.buffer.num_groups == 2
 
     def test_surplus_is_weighed_against_the_policy_that_sampled_it(self):
         made = learner(sampling=Dynamic(), batch=Batch(prompts=6, samples=2))
         start = policy()
         fit(made, 1)
-        waiting = made.pool.kept
+        waiting = made.buffer.kept
         assert len(waiting)
         want = start(waiting.tokens, waiting.mask).logprobs
         torch.testing.assert_close(waiting.old_logprobs[waiting.mask], want[waiting.mask], rtol=0, atol=1e-5)

@@ -70,7 +70,7 @@ class TestTerminalReward:
     def test_sits_on_the_last_trainable_token(self, gamma, want):
         response = Response(prompt=SPLITS.train[0], prompt_tokens=[7, 8], tokens=[9, 9, 1], behavior_logprobs=[0.0] * 3)
         longer = Response(prompt=SPLITS.train[0], prompt_tokens=[7], tokens=[9] * 6, behavior_logprobs=[0.0] * 6)
-        rows = collate([response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), version=0, pad_id=1)
+        rows = collate([response, longer], Scores([2.0, 5.0]), torch.tensor([0, 0]), policy_version=0, pad_id=1)
         credit = GAE(gamma, 1.0)(rows.rewards, rows.mask, rows.group, torch.zeros_like(rows.rewards))
         assert credit.returns[0].tolist() == [0.0, 0.0, *want, 0.0, 0.0]
 
@@ -145,7 +145,7 @@ class TestReference:
 class TestGreedyBaseline:
     def test_is_the_reward_of_the_greedy_answer(self):
         made = attached(learner(advantage=Greedy()))
-        rows, _ = made.collect(SPLITS.train[:3])
+        rows, _ = made.sample(SPLITS.train[:3])
         from dataclasses import replace
 
         greedy = replace(made.rollout, temperature=0.0)
@@ -189,7 +189,7 @@ class TestUpdateDistance:
         experience = rows.concat([rows.select(torch.arange(len(rows)))])
         for version, moved in ((made.iteration, True), (made.iteration - 1, False)):
             made.moved.zero_()
-            micro = replace(experience, version=torch.full_like(experience.version, version))
+            micro = replace(experience, policy_version=torch.full_like(experience.policy_version, version))
             made.loss(micro, Totals(micro.mask.sum(), micro.mask.any(1).sum()))
             assert bool(made.moved[0] > 0.01) is moved
 
@@ -225,7 +225,7 @@ class TestGreedyBaselineFailures:
             return Scores(values, correct=good, counts={"timeouts": 1})
 
         made = attached(learner(advantage=Greedy(), reward=sometimes))
-        made.collect(SPLITS.train[:4])
+        made.sample(SPLITS.train[:4])
         found = made.meter.compute()
         assert found["train/greedy_unscored_fraction"] == 0.25
         assert found["reward/timeouts"] == 2

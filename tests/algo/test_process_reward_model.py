@@ -65,7 +65,7 @@ class TestRows:
             assert rows.mask[i].nonzero().squeeze(1).tolist() == ends
             assert rows.tokens[i, ends[-1]] == made.scalar.eos_id
             assert rows.rewards[i, ends].tolist() == list(prompt.meta["step_labels"])
-        assert rows.counts.tolist() == [10, 4]
+        assert rows.loss_counts.tolist() == [10, 4]
 
     def test_tokens_and_ends_are_those_of_a_sampled_text(self) -> None:
         """A tokenizer may join what stands on both sides of a step's end."""

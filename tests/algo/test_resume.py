@@ -180,7 +180,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
 def test_reference_is_where_training_began(tmp_path):
     run("reference", tmp_path, CtrlC(after=2))
     resumed, _, rows = run("reference", tmp_path, resume=tmp_path / "iteration_000003.ckpt")
-    assert identical(resumed.reference().state_dict(), policy().state_dict())
+    assert identical(resumed.reference.policy.state_dict(), policy().state_dict())
     assert rows[0]["train/kl_ref"] > 1e-5
 
 

@@ -18,7 +18,7 @@ def rft(**change):
 
 def test_keeps_the_best_that_differ():
     made = attached(rft(rollout=Local(max_tokens=1)))
-    rows, keep = made.collect(SPLITS.train[:4])
+    rows, keep = made.sample(SPLITS.train[:4])
     for group in rows.group.unique().tolist():
         mine = (rows.group == group) & keep
         said = [tuple(t[m].tolist()) for t, m in zip(rows.tokens[mine], rows.mask[mine], strict=True) if m.any()]

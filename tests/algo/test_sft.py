@@ -48,28 +48,28 @@ def losses_of_transformers(made: Policy, rows: Experience) -> tuple[Tensor, Tens
 class TestRows:
     def test_the_loss_is_on_the_response_and_the_end_of_text(self) -> None:
         made = policy()
-        rows = imitation(RAGGED, made, version=3)
+        rows = imitation(RAGGED, made, policy_version=3)
         for i, prompt in enumerate(RAGGED):
             asked, said = made.encode(prompt), made.encode_response(prompt.meta["response"])
             assert said[-1] == made.eos_id
             assert rows.tokens[i, : rows.lengths[i]].tolist() == asked + said
             assert rows.tokens[i][rows.mask[i]].tolist() == said
-        assert (rows.version == 3).all()
+        assert (rows.policy_version == 3).all()
 
     def test_the_end_of_text_is_learned_also_where_it_is_the_padding_id(self) -> None:
         """E4."""
         made = policy()
         made.tokenizer.pad_token = made.tokenizer.eos_token
-        rows = imitation(RAGGED, made, version=0)
+        rows = imitation(RAGGED, made, policy_version=0)
         assert rows.mask[torch.arange(5), rows.lengths - 1].all()
-        assert rows.mask.equal(imitation(RAGGED, policy(), version=0).mask)
+        assert rows.mask.equal(imitation(RAGGED, policy(), policy_version=0).mask)
 
     def test_a_token_never_spans_prompt_and_response(self) -> None:
         """G2: sampling starts from the prompt's own ids."""
         inner = Tokenizer(tokenizer_models.BPE({"<eos>": 0, "2": 1, "=": 2, "4": 3, "=4": 4}, [("=", "4")]))
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>")
         assert tokenizer("2=4")["input_ids"] == [1, 4]
-        rows = imitation([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), version=0)
+        rows = imitation([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), policy_version=0)
         assert rows.tokens.tolist() == [[1, 2, 3, 0]]
         assert rows.mask.tolist() == [[False, False, True, True]]
 
@@ -79,14 +79,14 @@ class TestLoss:
     def test_equals_that_of_transformers_in_value_and_gradient(self, kind: str) -> None:
         """G6: nothing is shifted twice."""
         made = alone(learner(SFT, policy=small_policy(MODELS[kind]())))
-        rows = imitation(RAGGED, made.policy, version=0)
+        rows = imitation(RAGGED, made.policy, policy_version=0)
         loss, grad = losses_of_transformers(made.policy, rows)
         close(gradients(made, rows), grad)
         assert made.meter.compute()["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
 
     def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
         made = alone(learner(SFT))
-        rows = imitation(RAGGED, made.policy, version=0)
+        rows = imitation(RAGGED, made.policy, policy_version=0)
         want = gradients(made, rows)
         for budget in (1, 40):
             made.batch = replace(made.batch, token_budget=budget)
@@ -96,7 +96,7 @@ class TestLoss:
 
     def test_can_be_added_to_another_loss(self) -> None:
         made = alone(learner(SFT))
-        rows, meter = imitation(RAGGED, made.policy, version=0), Meter()
+        rows, meter = imitation(RAGGED, made.policy, policy_version=0), Meter()
         close(gradients(made, rows, nll(made.policy, meter, "train/ptx")), gradients(made, rows))
         assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
 
@@ -109,7 +109,7 @@ class TestPacking:
         model = MODELS[kind](attn_implementation=attention)
         made = alone(learner(SFT, policy=small_policy(model), packing=True, pack_length=40))
         seen = spied(made.policy)
-        rows = imitation(RAGGED, made.policy, version=0)
+        rows = imitation(RAGGED, made.policy, policy_version=0)
         have, loss = gradients(made, rows), made.meter.compute()["train/loss"]
         assert sum(x.numel() for x in seen) < 0.7 * rows.tokens.numel()
         assert max(x.shape[1] for x in seen) <= 40
@@ -121,7 +121,7 @@ class TestPacking:
 
     def test_each_text_reads_itself_alone_from_its_first_token_on(self) -> None:
         made = small_policy(MODELS["gpt2"]())
-        rows = imitation(RAGGED, made, version=0)
+        rows = imitation(RAGGED, made, policy_version=0)
         everything = torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]
         have = packed(made, rows.lengths, 64)(rows.tokens, everything)
         want = made(rows.tokens, everything)
@@ -130,7 +130,7 @@ class TestPacking:
 
     def test_rows_stay_as_they_are_where_it_saves_nothing(self) -> None:
         made = policy()
-        rows = imitation(prompts("3", "33"), made, version=0)
+        rows = imitation(prompts("3", "33"), made, policy_version=0)
         seen = spied(made)
         packed(made, rows.lengths, 8)(rows.tokens, rows.mask)
         assert seen[0].equal(rows.tokens)
@@ -184,7 +184,7 @@ class TestTraining:
         made = learner(SFT, validation_prompts=list(SPLITS.val), validation=validation, batch=batch)
         start = copy.deepcopy(made.policy)
         rows = fit(made, 1)
-        want = losses_of_transformers(start, imitation(SPLITS.val[:5], start, version=0))[0].item()
+        want = losses_of_transformers(start, imitation(SPLITS.val[:5], start, policy_version=0))[0].item()
         assert rows[0]["val/loss"] == pytest.approx(want, abs=1e-5)
         assert "val/accuracy" in rows[0]
 
@@ -209,6 +209,6 @@ def spied(made: Policy) -> list[Tensor]:
 
 def test_totals_are_those_of_the_step() -> None:
     made = alone(learner(SFT))
-    rows = imitation(RAGGED, made.policy, version=0)
+    rows = imitation(RAGGED, made.policy, policy_version=0)
     one, two = (made.loss(rows, Totals(n, 1)).item() for n in (10, 20))
     assert one == pytest.approx(2 * two)

@@ -30,7 +30,7 @@ def alone(made: Any) -> Any:
 def gradients(made: Any, rows: Any, loss: Callable[[Any, Totals], Tensor] | None = None) -> Tensor:
     """Flattened gradient of the loss of one optimizer step on these rows."""
     made.zero_grad()
-    totals = Totals(*rows.counts.clamp(min=1))
+    totals = Totals(*rows.loss_counts.clamp(min=1))
     for micro, _ in made.microbatches(rows):
         (loss or made.loss)(micro, totals).backward()
     parameters = [p for network in made.networks.values() for p in network.parameters()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,7 +46,6 @@ def policy(seed: int = 0, **options: Any) -> Policy:
 
 def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
     given: dict[str, Any] = {
-        "name": "test",
         "policy": change.pop("adapter", NoAdapter())(change.pop("policy", None) or policy()),
         "rollout": Local(max_tokens=8),
         "reward": even,
@@ -59,7 +59,9 @@ def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
     if issubclass(kind, PolicyGradient):
         given |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
         given |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
-    return kind(**given | change)
+    names = {field.name for field in fields(kind.settings_type)}
+    settings = kind.settings_type(**{name: change.pop(name) for name in names & change.keys()})
+    return kind(settings=settings, **given | change)
 
 
 class Log(Logger):
@@ -112,7 +114,7 @@ def attached(learner: Any) -> Any:
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
     """PolicyOutput responses to the first prompts, with old log-probs, as an optimizer step meets them."""
     experience, _ = attached(learner).collect(SPLITS.train[:num_prompts])
-    return learner.scored(experience, torch.ones(len(experience), dtype=torch.bool))
+    return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 
 
 def gradients(learner: Any, batch: Experience) -> torch.Tensor:

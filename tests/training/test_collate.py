@@ -19,7 +19,7 @@ GROUP = torch.tensor([4, 4, 9, 9])
 
 
 def made(scores: Scores) -> Experience:
-    return collate(RESPONSES, scores, GROUP, version=3, pad_id=0)
+    return collate(RESPONSES, scores, GROUP, policy_version=3, pad_id=0)
 
 
 OUTCOMES = made(Scores([1.5, None, 0.0, 2.0]))
@@ -32,7 +32,7 @@ def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
     assert rows.lengths.tolist() == [5, 5, 4, 1]
     assert rows.behavior_logprobs[0].tolist() == [0, 0, -0.5, -1.0, -1.5]
     assert rows.old_logprobs.isnan().all()
-    assert (rows.version == 3).all()
+    assert (rows.policy_version == 3).all()
     assert torch.equal(rows.group, GROUP)
 
 

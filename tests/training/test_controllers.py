@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from rlmods.training.controllers import EntropyBonus, RewardScale
 
 from rlmods.advantage import GroupMean
 from rlmods.algo import Batch
+from rlmods.training.reward_scale import EntropyBonus, RewardScale
 from tests.support.batches import few
 from tests.support.tiny_setup import collected, fit, learner
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from rlmods.training.experts import real
 from torch import Tensor
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
@@ -23,6 +22,7 @@ from rlmods.rollout import Local
 from rlmods.router import Routing
 from rlmods.sampling import Dynamic
 from rlmods.training.buffer import Pool
+from rlmods.training.extensions.expert_routing import real
 from rlmods.types import Experience, Totals
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama
@@ -103,7 +103,7 @@ class TestReplay:
                 if not micro.mask[i].any():
                     continue
                 want = recorded[tuple(micro.tokens[i, :length].tolist())]
-                assert torch.equal(micro.routes[i, :length], want)
+                assert torch.equal(micro.routed_experts[i, :length], want)
                 assert torch.equal(used[i, :length], want.long())
                 changed += int((run.policy(micro.tokens, micro.mask).routes[i, :length] != want).sum())
         assert changed > 0, "no router has changed its mind, so that nothing was tested"
@@ -133,8 +133,8 @@ class TestReplay:
     def test_the_reference_routes_by_itself(self) -> None:
         run = attached(made(Routing(replay=True), kl=Penalty("k3", 0.1, "loss")))
         rows = collected(run)
-        assert (rows.routes[real(rows)] >= 0).all()
-        rows = replace(rows, routes=(rows.routes + 1) % 8)
+        assert (rows.routed_experts[real(rows)] >= 0).all()
+        rows = replace(rows, routed_experts=(rows.routed_experts + 1) % 8)
         assert torch.equal(run.referenced(rows).ref_logprobs, collected(run).ref_logprobs)
         assert not torch.equal(run.score(rows, run.policy).logprobs, collected(run).old_logprobs)
 
@@ -161,7 +161,7 @@ class TestReplay:
         wide = replace(rows, tokens=torch.nn.functional.pad(rows.tokens, (0, 3)), **{
             name: torch.nn.functional.pad(getattr(rows, name), (0, 3))
             for name in ("mask", "rewards", "old_logprobs", "behavior_logprobs", "advantages")
-        }, routes=torch.nn.functional.pad(rows.routes, (0, 0, 0, 0, 0, 3), value=-1))  # fmt: skip
+        }, routed_experts=torch.nn.functional.pad(rows.routed_experts, (0, 0, 0, 0, 0, 3), value=-1))  # fmt: skip
         both = Experience.concat([rows, wide])
         assert torch.equal(both.routes[: len(rows)], wide.routes)
         assert torch.equal(both.trim().routes[len(rows) :], rows.trim().routes)
@@ -253,7 +253,7 @@ class TestMetrics:
     def test_changed_fraction_and_load_against_a_slow_count(self) -> None:
         run = attached(made())
         rows = collected(run)
-        rows.routes[0] = -1
+        rows.routed_experts[0] = -1
         with torch.no_grad():
             run.policy.routers.modules[0].weight.add_(0.2)
         run.policy.routers.modules[0].weight.data[0] += 0.3
@@ -267,7 +267,7 @@ class TestMetrics:
                     chosen = live[i, t, layer].tolist()
                     counts[layer, chosen] += 1
                     total += i > 0
-                    changed += i > 0 and set(chosen) != set(rows.routes[i, t, layer].tolist())
+                    changed += i > 0 and set(chosen) != set(rows.routed_experts[i, t, layer].tolist())
         run.experts.finish(run.meter)
         metrics = run.meter.compute()
         assert 0 < changed < total

@@ -65,9 +65,9 @@ class TestMaximum:
 
 def test_totals_add_up() -> None:
     meter = Meter()
-    meter.total("x", 2)
-    meter.total("x", 0)
-    meter.total("x", 5)
+    meter.sum("x", 2)
+    meter.sum("x", 0)
+    meter.sum("x", 5)
     assert meter.compute() == {"x": 7.0}
 
 
@@ -77,7 +77,7 @@ def test_what_nobody_added_to_is_left_out() -> None:
     meter.mean("mean", torch.ones(3), nobody)
     meter.maximum("maximum", torch.ones(3), nobody)
     meter.mean("empty", torch.zeros(0))
-    meter.total("total", 0)
+    meter.sum("total", 0)
     meter.mean("there", 1.0)
     assert meter.compute() == {"total": 0.0, "there": 1.0}
 
@@ -92,7 +92,7 @@ class TestRanks:
 
     def test_what_only_another_rank_has_named_is_there_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         meter, other = Meter(), Meter()
-        meter.total("b/retries", 2)
+        meter.sum("b/retries", 2)
         other.total("a/retries", 1)
         other.mean("c", torch.tensor([1.0]))
         kinds = [{name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)]

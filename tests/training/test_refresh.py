@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from rlmods.training.refresh import Refresh
 
 from rlmods.algo import Batch, IterativeGRPO
 from rlmods.kl import Penalty
@@ -16,6 +15,7 @@ from rlmods.policy import ScalarModel
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
+from rlmods.training.extensions.reward_model_refresh import Refresh
 from rlmods.training.metrics import Meter
 from rlmods.types import Finish, Prompt, Response
 from tests.reward.models import reader, said, save

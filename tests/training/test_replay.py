@@ -1,15 +1,15 @@
 """Rows of earlier iterations."""
 
 import torch
-from rlmods.training.replay import Replay
 
 from rlmods.algo import Batch
+from rlmods.training.extensions.replay import Replay
 from tests.support.tiny_setup import collected, fit, learner
 
 
 def versioned(version: int):
     rows = collected(learner())
-    rows.version.fill_(version)
+    rows.policy_version.fill_(version)
     return rows
 
 
@@ -21,7 +21,7 @@ def test_draws_a_fraction_without_repetition_and_forgets_the_stale():
     drawn = replay.draw(16, 2, torch.Generator())
     assert len(drawn) == 8
     assert len(replay.rows) == 32
-    assert set(replay.draw(1000, 3, torch.Generator()).version.tolist()) == {1}
+    assert set(replay.draw(1000, 3, torch.Generator()).policy_version.tolist()) == {1}
     assert replay.draw(16, 4, torch.Generator()) is None
 
 
@@ -42,5 +42,5 @@ def test_replayed_rows_are_weighed_against_the_policy_that_sampled_them():
     assert rows[0]["train/replayed_fraction"] == 0
     assert rows[1]["train/replayed_fraction"] == 1 / 3
     assert rows[1]["train/ratio_max"] > 1.0
-    old = [micro.select(micro.version < 2) for micro in seen[-1:]]
+    old = [micro.select(micro.policy_version < 2) for micro in seen[-1:]]
     assert all(len(o) and not o.old_logprobs[o.mask].isnan().any() for o in old)
