@@ -1,4 +1,4 @@
-"""Which weights of the policy are trained: all of them, or an adapter's."""
+"""Choice of the trained weights: all of them, or an adapter's."""
 
 from rlmods.adapter.lora import LoRA
 from rlmods.adapter.no_adapter import NoAdapter

@@ -1,4 +1,4 @@
-"""No adapter."""
+"""Full training, without an adapter."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlmods.policy import Policy
 
 @dataclass(frozen=True)
 class NoAdapter:
-    """Every weight is trained; an adapter that the policy was loaded with is merged into them."""
+    """Train every weight. If the policy was loaded with an adapter, merge it first."""
 
     def __call__(self, policy: Policy) -> Policy:
         return policy.merged()

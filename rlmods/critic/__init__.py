@@ -1,4 +1,4 @@
-"""Value functions: what a state is worth, to those advantages that ask."""
+"""Critics: value functions, for advantages with `needs_values`."""
 
 from rlmods.critic.no_critic import NoCritic
 from rlmods.critic.separate import Separate

@@ -1,4 +1,4 @@
-"""The critic's regression."""
+"""The value loss."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ def value_loss(
     mask: Bool[Tensor, "N T"],
     clip: float | None = 0.2,
 ) -> tuple[Float[Tensor, "N T"], Bool[Tensor, "N T"]]:
-    """0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) per token, and where the clipped term decided it.
+    """Return 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) per token, and a mask of the tokens with the clipped term.
 
-    V_old is what the critic said when the response was collected. `clip` None leaves the plain square. 0 in masked slots, whatever they
-    hold. The value clip of PPO's reference implementation (arXiv:2006.05990, section 3.2; arXiv:2203.02155 keeps it)."""
+    V_old is the critic's value when the response was collected. With `clip` None the loss is the plain square. Masked positions get 0,
+    whatever their values. The value clip of PPO's reference implementation (arXiv:2006.05990, section 3.2; also in arXiv:2203.02155)."""
     values, old_values, returns = (torch.where(mask, x, 0.0) for x in (values, old_values, returns))
-    free = (values - returns).square()
+    unclipped = (values - returns).square()
     if clip is None:
-        return 0.5 * free, torch.zeros_like(mask)
-    bound = (torch.clamp(values, old_values - clip, old_values + clip) - returns).square()
-    return 0.5 * torch.maximum(free, bound), bound > free
+        return 0.5 * unclipped, torch.zeros_like(mask)
+    clipped = (torch.clamp(values, old_values - clip, old_values + clip) - returns).square()
+    return 0.5 * torch.maximum(unclipped, clipped), clipped > unclipped

@@ -1,4 +1,4 @@
-"""No value function."""
+"""Training without a critic."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlmods.policy import Policy
 
 @dataclass(frozen=True)
 class NoCritic:
-    """No network is made: for advantages whose baseline is other responses, or none."""
+    """No value network: for advantages that use other responses as the baseline, or no baseline."""
 
     def __call__(self, policy: Policy) -> None:
         return None

@@ -1,4 +1,4 @@
-"""A value network of its own."""
+"""A separate value network."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from rlmods.critic.settings import Settings
+from rlmods.critic.config import CriticConfig
 from rlmods.policy import Policy, ScalarModel
 from rlmods.types import UserError
 
 
 class ValueNetwork(nn.Module):
-    """V(s_t) by a trunk that shares nothing with the policy."""
+    """V(s_t) of a trunk that shares no weights with the policy."""
 
     def __init__(self, scalar: ScalarModel) -> None:
         super().__init__()
         self.scalar = scalar
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """V(s_t) [N, T], float32: read at the token before t, so that it is blind to token t. 0 where the mask is False."""
+        """Return V(s_t) [N, T], float32, from the hidden state of token t - 1, so that it is independent of token t. 0 outside the mask."""
         shifted = nn.functional.pad(self.scalar(tokens)[:, :-1], (1, 0))
         return shifted.masked_fill(~mask, 0.0)
 
 
 @dataclass(frozen=True)
-class Separate(Settings):
-    """A network as large as the policy's. InstructGPT starts it from the reward model (arXiv:2203.02155, section 3.5)."""
+class Separate(CriticConfig):
+    """A value network of the policy's size. InstructGPT initialises it from the reward model (arXiv:2203.02155, section 3.5)."""
 
     init: str | None = None
-    """Run, directory or hub name of a reward model with the policy's tokenizer: trunk and head start there. null: the policy's trunk under
-    a head of zeros."""
+    """Run, directory or hub name of a reward model with the policy's tokenizer, from which trunk and head are initialised. null: the
+    policy's trunk with a zero head."""
 
     def __call__(self, policy: Policy) -> ValueNetwork:
-        """Make it.
+        """Return the value network.
 
         Raises:
-            UserError: `init` is no reward model, or one with another vocabulary.
+            UserError: `init` is not a reward model, or has another vocabulary.
         """
         if self.init is None:
             return ValueNetwork(ScalarModel.from_policy(policy))
         scalar = ScalarModel.load(self.init).requires_grad_(True)
         if scalar.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
-            raise UserError(f"critic.init={self.init} reads other tokens than the policy: type critic.init=null")
+            raise UserError(f"critic.init={self.init} has another tokenizer than the policy: type critic.init=null")
         return ValueNetwork(scalar.to(policy.device))

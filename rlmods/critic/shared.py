@@ -1,4 +1,4 @@
-"""A value head on the policy's own trunk."""
+"""A value head on the policy's trunk."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from rlmods.critic.settings import Settings
+from rlmods.critic.config import CriticConfig
 from rlmods.policy import Policy
 
 
 class ValueHead(nn.Module):
-    """One number from the policy's hidden state, float32; 0 at first."""
+    """A linear layer from the policy's hidden state to one value, float32, initialised to 0."""
 
     def __init__(self, hidden_size: int) -> None:
         super().__init__()
@@ -22,14 +22,15 @@ class ValueHead(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         with torch.autocast(hidden.device.type, enabled=False):
-            found: Tensor = self.linear(hidden.float())
-        return found
+            values: Tensor = self.linear(hidden.float())
+        return values
 
 
 @dataclass(frozen=True)
-class Shared(Settings):
-    """Costs one linear layer; the value loss also shapes the policy's trunk (PPO, arXiv:1707.06347, equation 9), so weigh it."""
+class Shared(CriticConfig):
+    """A value head on the policy's trunk: one linear layer. The value loss also trains the trunk (PPO, arXiv:1707.06347, equation 9), so
+    choose `coefficient` with care."""
 
     def __call__(self, policy: Policy) -> ValueHead:
-        """Make it."""
+        """Return the value head."""
         return ValueHead(policy.model.config.get_text_config().hidden_size).to(policy.device)

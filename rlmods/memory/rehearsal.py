@@ -13,8 +13,7 @@ from rlmods.memory.allocations import Peak, measure
 from rlmods.memory.workload import Rows, Sampling
 from rlmods.policy import Policy
 from rlmods.policy.scalar import ScalarModel
-from rlmods.rollout.cache import GrowingLayer, new_cache
-from rlmods.rollout.draw import draw
+from rlmods.rollout.decode import GrowingLayer, new_cache, sample_tokens
 
 
 def update(learner: Learner, rows: Rows, *, autocast: torch.dtype | None, keep_gradients: bool) -> Peak:
@@ -66,14 +65,14 @@ def decoding(policy: Policy, rollout: Any, work: Sampling, *, autocast: torch.dt
             logits = policy.next_logits(torch.zeros(work.prompts, seen, dtype=torch.long), past_key_values=cache, use_cache=True)
             cache.reorder_cache(torch.zeros(rows.num, dtype=torch.long))
             logits = logits.new_empty(rows.num, logits.shape[-1])
-            draw(logits, torch.zeros(rows.num), **settings)
+            sample_tokens(logits, torch.zeros(rows.num), **settings)
             for layer in cache.layers:
                 if isinstance(layer, GrowingLayer):
                     layer._grow(rows.length)
                     layer.keys, layer.values = (buffer[:, :, : rows.length - 1] for buffer in layer.buffers)
             position = torch.full((rows.num, 1), rows.length - 1)
             logits = policy.next_logits(position, position_ids=position, past_key_values=cache, use_cache=True)
-            draw(logits, torch.zeros(rows.num), **settings)
+            sample_tokens(logits, torch.zeros(rows.num), **settings)
 
     return measure(decode, policy)
 

@@ -1,4 +1,4 @@
-"""Language models to train."""
+"""Policies: the language models that are trained."""
 
 from rlmods.policy.adapted import AdaptedPolicy
 from rlmods.policy.base import Policy

@@ -1,25 +1,28 @@
-"""Dropout, off while log-probabilities are taken, and as it was in what is exported."""
+"""Dropout: off in the live model, kept as configured in what is exported."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 JITTER = ("jitter_noise", "input_jitter_noise")
-"""Attributes of mixture-of-experts blocks that shake what a router reads while training: dropout by another name."""
+"""Attributes of mixture-of-experts blocks that add noise to the router's input in train mode, which disturbs log-probabilities as dropout
+does."""
 
 
 def _configs(model: Any) -> list[Any]:
     return list({id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values())
 
 
-def without_dropout(model: Any) -> list[dict[str, float]]:
-    """Switch off dropout in modules, functional attributes and configuration, and router jitter; return what the configuration said."""
-    said: list[dict[str, float]] = []
+def disable_dropout(model: Any) -> list[dict[str, float]]:
+    """Set dropout in modules, functional attributes and configurations, and router jitter, to 0; return the configurations' old values."""
+    original: list[dict[str, float]] = []
     for config in _configs(model):
         names = [n for n, v in vars(config).items() if isinstance(v, float) and (n.endswith(("dropout", "_pdrop")) or "dropout_" in n)]
-        said.append({n: getattr(config, n) for n in names})
+        original.append({n: getattr(config, n) for n in names})
         for name in names:
             setattr(config, name, 0.0)
     for module in model.modules():
@@ -28,19 +31,19 @@ def without_dropout(model: Any) -> list[dict[str, float]]:
         for name, value in vars(module).items():
             if isinstance(value, float) and ("dropout" in name or name in JITTER):
                 setattr(module, name, 0.0)
-    return said
+    return original
 
 
-class dropout_restored:  # noqa: N801 - reads as a verb at its call
-    def __init__(self, model: Any, said: list[dict[str, float]]) -> None:
-        self.pairs = list(zip(_configs(model), said, strict=True))
-
-    def __enter__(self) -> None:
-        for config, values in self.pairs:
-            for name, value in values.items():
-                setattr(config, name, value)
-
-    def __exit__(self, *_: object) -> None:
-        for config, values in self.pairs:
+@contextmanager
+def original_dropout(model: Any, original: list[dict[str, float]]) -> Iterator[None]:
+    """Restore the configurations' dropout values, as returned by `disable_dropout`, inside the block."""
+    pairs = list(zip(_configs(model), original, strict=True))
+    for config, values in pairs:
+        for name, value in values.items():
+            setattr(config, name, value)
+    try:
+        yield
+    finally:
+        for config, values in pairs:
             for name in values:
                 setattr(config, name, 0.0)

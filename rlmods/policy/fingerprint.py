@@ -1,4 +1,4 @@
-"""Telling weights from weights."""
+"""A short hash of a network's weights."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from torch import nn
 
 
 def fingerprint(network: nn.Module) -> str:
-    """Tells the weights of one network from another's: the start of every parameter goes into it, and training changes all of those.
+    """Return a hash of the first 256 values of every parameter. Training changes all parameters, so it also changes the hash.
 
-    On the meta device there are none, and nothing to tell."""
+    Empty on the meta device, where parameters have no values."""
     digest = hashlib.blake2b(digest_size=8)
     for parameter in network.parameters():
         if parameter.is_meta:

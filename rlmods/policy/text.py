@@ -1,4 +1,4 @@
-"""Between text and token ids, the same for every kind of model."""
+"""Conversion between text and token ids, shared by policies and scalar models."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rlmods.types import Prompt, UserError
 
 
 class TokenizerMixin:
-    """What a model with a tokenizer can do with text."""
+    """Text methods of a model with a tokenizer."""
 
     tokenizer: Any
     eos_ids: frozenset[int]
@@ -17,7 +17,7 @@ class TokenizerMixin:
 
     @property
     def eos_id(self) -> int:
-        """The one that ends a response which is to be imitated or scored."""
+        """The end-of-text id appended to responses that are given as text, for imitation or scoring."""
         eos = self.tokenizer.eos_token_id
         return min(self.eos_ids) if eos is None else int(eos)
 
@@ -27,31 +27,31 @@ class TokenizerMixin:
         return min(self.eos_ids) if pad is None else int(pad)
 
     def encode(self, prompt: Prompt) -> list[int]:
-        """Token ids of a prompt. Chat turns go through the model's own template; beginning-of-text is added once, as the tokenizer does.
+        """Return the token ids of a prompt. Chat messages use the model's own template; a beginning-of-text token is added at most once.
 
         Raises:
-            UserError: chat turns for a tokenizer without a chat template.
+            UserError: chat messages for a tokenizer without a chat template.
         """
         if prompt.messages is None:
             return list(self.tokenizer(prompt.text)["input_ids"])
         if self.tokenizer.chat_template is None:
-            hint = "give plain text (data.chat=false, where the data has it) or another policy="
+            hint = "type data.chat=false if the data has plain text, or choose another policy="
             raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; {hint}")
         ids = self.tokenizer.apply_chat_template(list(prompt.messages), add_generation_prompt=True, tokenize=True, return_dict=False)
         return list(ids)
 
     def encode_response(self, text: str, *, finished: bool = True) -> list[int]:
-        """Token ids of a response; where it is `finished`, the end-of-text token is one of them."""
+        """Return the token ids of a response, with the end-of-text token if it is `finished`."""
         ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
         return [*ids, self.eos_id] if finished else ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Text of a response, without the special tokens that only the machine reads."""
+        """Return the text of a response, without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
 
 def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
-    """Every id that ends a response: generation configs list several, and the tokenizer knows one.
+    """Return every id that ends a response: generation configs may list several, the tokenizer has at most one.
 
     Raises:
         UserError: there is none.
@@ -61,5 +61,5 @@ def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     lists = [source if isinstance(source, (list, tuple)) else [source] for source in sources]
     ids = {int(i) for source in lists for i in source if i is not None}
     if not ids:
-        raise UserError("policy: the model has no end-of-text token, so a response could never end; set eos_token in its tokenizer")
+        raise UserError("policy: the model has no end-of-text token, so responses would never end: set eos_token in its tokenizer")
     return frozenset(ids)

@@ -1,4 +1,4 @@
-"""The embedded default: a small Llama that reads characters and ships with the package."""
+"""The default policy: a small character-level Llama whose weights ship with the package."""
 
 from __future__ import annotations
 
@@ -16,45 +16,47 @@ CHARACTERS = "0123456789+-*/=()., :\nabcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ
 
 @dataclass(frozen=True)
 class Tiny:
-    """A real Hugging Face causal language model of 1.8 million parameters with a character tokenizer.
+    """A Hugging Face causal language model of 1.8 million parameters with a character tokenizer.
 
-    The shipped weights were warm-started on generated arithmetic, a third of it wrong, by `python train.py experiment=tiny_warm_start`.
+    The shipped weights were pretrained on generated arithmetic, a third of it wrong, by `python train.py experiment=tiny_warm_start`.
     """
 
     pretrained: bool = True
-    """The shipped weights; False starts from random ones (drawn from the run's seed)."""
+    """Load the shipped weights; False: random weights, drawn from the run's seed."""
     hidden_size: int | None = None
-    """Width of a model that starts from random weights; null: 192, like the shipped one."""
+    """Width of a model with random weights; null: 192, as in the shipped one."""
     num_layers: int | None = None
-    """Its depth; null: 4."""
+    """Number of layers of a model with random weights; null: 4."""
     context_length: int | None = None
-    """Tokens it can hold; null: 256."""
+    """Context length of a model with random weights, tokens; null: 256."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 
     def __call__(self) -> Policy:
-        """Load or draw it.
+        """Load or initialise the policy.
 
         Raises:
-            UserError: a size is given for the shipped weights, which have one.
+            UserError: a size is given together with the shipped weights.
         """
         if self.pretrained:
             for name in ("hidden_size", "num_layers", "context_length"):
                 if getattr(self, name) is not None:
-                    raise UserError(f"policy.{name}={getattr(self, name)} is for random weights: type policy.pretrained=false, or drop it")
+                    setting = f"policy.{name}={getattr(self, name)}"
+                    raise UserError(f"{setting} is for random weights: type policy.pretrained=false, or remove it")
             return load(WEIGHTS, checkpointing=self.gradient_checkpointing)
         return self.random()
 
     def random(self) -> Policy:
+        """Return a policy with random weights, from the global generator."""
         from transformers import LlamaConfig, LlamaForCausalLM
 
-        tokenizer, width = character_tokenizer(), self.hidden_size or 192
+        tokenizer, hidden_size = character_tokenizer(), self.hidden_size or 192
         config = LlamaConfig(
             vocab_size=len(tokenizer),
-            hidden_size=width,
-            intermediate_size=8 * width // 3,
+            hidden_size=hidden_size,
+            intermediate_size=8 * hidden_size // 3,
             num_hidden_layers=self.num_layers or 4,
-            num_attention_heads=max(1, width // 32),
+            num_attention_heads=max(1, hidden_size // 32),
             max_position_embeddings=self.context_length or 256,
             tie_word_embeddings=True,
             pad_token_id=tokenizer.pad_token_id,
@@ -65,7 +67,7 @@ class Tiny:
 
 
 def character_tokenizer() -> "PreTrainedTokenizerFast":  # type: ignore[name-defined]
-    """One token a character; the four tags of the house format are one token each."""
+    """Return a tokenizer with one token per character, and one for each of the four answer-format tags."""
     from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 

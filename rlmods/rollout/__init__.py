@@ -1,4 +1,4 @@
-"""Where responses come from."""
+"""Rollout engines: sampling of responses."""
 
 from rlmods.rollout.local import Local
 

@@ -1,38 +1,44 @@
-"""The decoding loop: P prompts, G samples each, R = P * G rows, L new tokens at most."""
+"""Batched decoding with a growing key-value cache and keyed sampling.
+
+P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the vocabulary; H heads, S slots and D features in the cache.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from transformers import DynamicCache, PreTrainedConfig
+from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
-from rlmods.rollout.cache import new_cache
-from rlmods.rollout.draw import draw
 
 COMPACT_BELOW = 7 / 8
-"""Share of rows still unfinished below which the others leave the batch: copying the cache costs about what a step costs."""
+"""Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs about as much as one step."""
 
 OnStep = Callable[[int, int], None]
-"""Told after every step how many rows ended in it and how many tokens it sampled."""
+"""Called after every step with the number of rows that ended in it and the number of tokens it sampled."""
 
 
 @dataclass
 class Decoded:
-    """R rows in the order of the prompts, the samples of a prompt side by side."""
+    """R rows in the order of the prompts, the samples of a prompt next to each other."""
 
     tokens: Int[Tensor, "R L"]
-    """Sampled ids; garbage from `lengths` on."""
+    """Sampled ids; arbitrary from `lengths` on."""
     logprobs: Float[Tensor, "R L"]
-    """Natural log-probability of each under the distribution it was drawn from."""
+    """Natural log-probability of each under the distribution it was sampled from."""
     lengths: Int[Tensor, " R"]
-    """Tokens sampled, EOS included."""
+    """Number of sampled tokens, including EOS."""
     stopped: Bool[Tensor, " R"]
-    """True where EOS or a stop string ended the row, False where the limit did."""
+    """True if EOS or a stop string ended the row, False if the limit did."""
 
 
 @torch.no_grad()  # not inference_mode: some models keep tensors made in forward, which training then uses
@@ -49,10 +55,10 @@ def decode(
     window: int = 0,
     on_step: OnStep | None = None,
 ) -> Decoded:
-    """Samples R / P responses to each prompt, one prefill a prompt. The caller puts the modules in eval mode.
+    """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the modules in eval mode.
 
-    `limits[p]`: tokens that a response to prompt p may have. `uniforms`: row r's step t reads [r, t] and nothing else that is random.
-    `stop` says of a row's last `window` tokens whether it ends there.
+    `limits[p]`: maximum number of response tokens of prompt p. `uniforms[r, t]`: the only source of randomness of row r at step t.
+    `stop` receives the last `window` tokens of a row and returns True if the row ends there.
     """
     device, steps = policy.device, max(limits)
     repeat = torch.arange(len(prompts), device=device).repeat_interleave(len(uniforms) // len(prompts))
@@ -66,46 +72,46 @@ def decode(
         lengths=torch.zeros(len(repeat), dtype=torch.long, device=device),
         stopped=torch.zeros(len(repeat), dtype=torch.bool, device=device),
     )
-    batch = torch.arange(len(repeat), device=device)  # the row of `out` that each row of the batch is
-    live, alive = torch.ones_like(out.stopped), len(repeat)
+    rows = torch.arange(len(repeat), device=device)  # the row of `out` for each row of the batch
+    active, num_active = torch.ones_like(out.stopped), len(repeat)
     for step in range(steps):
-        tokens, logprobs = draw(logits, uniforms[batch, step], temperature=temperature, top_p=top_p, top_k=top_k)
-        out.tokens[batch, step], out.logprobs[batch, step] = tokens, logprobs
-        out.lengths[batch] += live
+        tokens, logprobs = sample_tokens(logits, uniforms[rows, step], temperature=temperature, top_p=top_p, top_k=top_k)
+        out.tokens[rows, step], out.logprobs[rows, step] = tokens, logprobs
+        out.lengths[rows] += active
         ends = (tokens[:, None] == eos).any(-1)
         if stop is not None:
-            tails = out.tokens[batch[live], max(0, step + 1 - window) : step + 1].tolist()
-            ends[live] |= torch.tensor([stop(tail) for tail in tails], device=device)
-        out.stopped[batch] |= ends & live
-        live = live & ~ends & (step + 1 < limit[batch])
-        sampled, alive = alive, int(live.sum())
+            tails = out.tokens[rows[active], max(0, step + 1 - window) : step + 1].tolist()
+            ends[active] |= torch.tensor([stop(tail) for tail in tails], device=device)
+        out.stopped[rows] |= ends & active
+        active = active & ~ends & (step + 1 < limit[rows])
+        num_sampled, num_active = num_active, int(active.sum())
         if on_step is not None:
-            on_step(sampled - alive, sampled)
-        if alive == 0:
+            on_step(num_sampled - num_active, num_sampled)
+        if num_active == 0:
             break
-        if alive <= COMPACT_BELOW * len(batch):
-            keep = live.nonzero().squeeze(-1)
+        if num_active <= COMPACT_BELOW * len(rows):
+            keep = active.nonzero().squeeze(-1)
             context.select(keep)
-            batch, tokens, live = batch[keep], tokens[keep], live[keep]
-        logits = context.read(tokens)
+            rows, tokens, active = rows[keep], tokens[keep], active[keep]
+        logits = context.append(tokens)
     return out
 
 
 class _Context:
-    """What the model has read so far, row by row: the cache, and where the next token goes."""
+    """The tokens processed so far: cache, attention mask and next position of every row."""
 
     def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], steps: int) -> None:
         self.policy = policy
-        self.ids, mask = _left_padded(prompts, policy.pad_id, policy.device)
-        self.seen = self.ids.shape[1]
+        self.ids, mask = _left_pad(prompts, policy.pad_id, policy.device)
+        self.width = self.ids.shape[1]
         self.padded = not bool(mask.all())
         self.position = mask.sum(-1)
         self.mask = torch.cat([mask, mask.new_ones(len(prompts), steps)], dim=1)
-        self.cache = new_cache(policy.model.config, self.seen + steps)
+        self.cache = new_cache(policy.model.config, self.width + steps)
 
     def prefill(self, repeat: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Reads every prompt once; row r then goes on from prompt `repeat[r]`."""
-        position = (self.mask[:, : self.seen].cumsum(-1) - 1).clamp(min=0)
+        """Process every prompt once and return its next logits; row r continues prompt `repeat[r]`."""
+        position = (self.mask[:, : self.width].cumsum(-1) - 1).clamp(min=0)
         logits = self._forward(self.ids, position)
         if len(repeat) > len(logits):
             self.select(repeat)
@@ -115,21 +121,21 @@ class _Context:
         self.cache.reorder_cache(rows)
         self.position, self.mask = self.position[rows], self.mask[rows]
 
-    def read(self, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """One more token a row; the logits of the one after it."""
-        # A row that has ended may still be in the batch: its positions have to stay inside the model's tables.
+    def append(self, tokens: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Process one more token per row and return the next logits."""
+        # A finished row may still be in the batch: its positions must stay within the model's context.
         position = self.position.clamp(max=self.policy.context_length - 1)
-        self.position, self.seen = self.position + 1, self.seen + 1
+        self.position, self.width = self.position + 1, self.width + 1
         return self._forward(tokens[:, None], position[:, None])
 
     def _forward(self, ids: Tensor, position: Tensor) -> Tensor:
-        mask = self.mask[:, : self.seen].long() if self.padded else None  # attention has a faster path without a mask
+        mask = self.mask[:, : self.width].long() if self.padded else None  # attention has a faster path without a mask
         kwargs = {"attention_mask": mask, "position_ids": position, "past_key_values": self.cache, "use_cache": True}
         return self.policy.next_logits(ids, **kwargs)
 
 
-def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Ids [P, W] and mask [P, W], True on the prompts."""
+def _left_pad(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ids [P, W] and mask [P, W], True on prompt tokens."""
     width = max(len(prompt) for prompt in prompts)
     ids = torch.tensor([[pad_id] * (width - len(prompt)) + list(prompt) for prompt in prompts], device=device)
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -138,13 +144,115 @@ def _left_padded(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.de
 
 @contextmanager
 def sampling_mode(module: nn.Module) -> Iterator[None]:
-    """Every submodule in eval mode: no dropout, and a cache that gradient checkpointing does not throw away. Puts each mode back."""
+    """Put every submodule in eval mode (no dropout; gradient checkpointing would disable the cache), and restore each mode afterwards."""
     modes = [(m, m.training) for m in module.modules()]
     module.eval()
-    torch.clear_autocast_cache()  # casts of the weights are cached while sampling; none may outlive them
+    torch.clear_autocast_cache()  # autocast caches casts of weights made while sampling, which must not outlive the block
     try:
         yield
     finally:
         torch.clear_autocast_cache()
         for m, training in modes:
             m.training = training
+
+
+def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a global generator. With the same key, a
+    longer sequence starts with the shorter one."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
+    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(count)
+
+
+def sample_tokens(
+    logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], *, temperature: float, top_p: float = 1.0, top_k: int = 0
+) -> tuple[Int[Tensor, " R"], Float[Tensor, " R"]]:
+    """Return one token per row, and its natural log-probability (float32) under the distribution it was sampled from.
+
+    The inverse CDF of softmax(logits / temperature), truncated and renormalised, at `uniform` in [0, 1): one number determines one token,
+    and tokens of probability 0 are never sampled. Temperature 0 is greedy; the log-probability is then that of temperature 1 without
+    truncation, as the greedy distribution itself would always give log 1. Non-finite logits give a non-finite log-probability.
+    """
+    scores = logits.float()
+    if temperature > 0:
+        scores = truncate(scores / temperature, top_p=top_p, top_k=top_k)
+    scores = scores - scores.amax(-1, keepdim=True)
+    # In float32, tokens of probability below 6e-8 late in the vocabulary would get an interval of width 0. (MPS has no float64.)
+    cdf = scores.exp().cumsum(-1, dtype=torch.float32 if scores.device.type == "mps" else torch.float64)
+    total = cdf[:, -1:]
+    if temperature > 0:
+        # In float32 a uniform just below 1 rounds to 1, and searching for the total would return an index past the last token.
+        point = torch.minimum(uniform[:, None].to(cdf) * total, torch.nextafter(total, torch.zeros_like(total)))
+        tokens = torch.searchsorted(cdf, point, right=True).clamp(max=logits.shape[-1] - 1)
+    else:
+        tokens = scores.argmax(-1, keepdim=True)
+    return tokens.squeeze(-1), (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
+
+
+def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float[Tensor, "R V"]:
+    """Set scores to -inf outside the `top_k` best tokens (0: all; ties stay), then outside the fewest whose probability reaches `top_p`."""
+    if 0 < top_k < scores.shape[-1]:
+        last = scores.topk(top_k).values[:, -1:]
+        scores = scores.masked_fill(scores < last, -torch.inf)
+    if top_p < 1:
+        ranked, order = scores.sort(stable=True, dim=-1, descending=True)
+        probability = ranked.softmax(-1)
+        preceding = probability.cumsum(-1) - probability  # total probability of the better tokens
+        scores = scores.masked_fill(torch.empty_like(order, dtype=torch.bool).scatter(-1, order, preceding >= top_p), -torch.inf)
+    return scores
+
+
+def new_cache(config: PreTrainedConfig, slots: int) -> DynamicCache:
+    """Return an empty cache for a model of this configuration, for at most `slots` tokens per row.
+
+    Full-attention layers get a `GrowingLayer`. A model with any other kind of layer (sliding window, recurrent) keeps the stock layers.
+    """
+    cache = DynamicCache(config=config)
+    if all(type(layer) is DynamicLayer for layer in cache.layers):
+        cache.layers = [GrowingLayer(slots) for _ in cache.layers]
+    return cache
+
+
+class GrowingLayer(DynamicLayer):  # type: ignore[misc]
+    """`DynamicLayer` that does not copy all states for every token: `keys` and `values` are views of buffers that double, up to `slots`."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        self.slots = slots
+        self.buffers: list[Tensor] = []
+        self.is_initialized: bool = False
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Append states [R, H, S', D] and return all states so far, [R, H, S + S', D] each."""
+        if not self.is_initialized:
+            self.dtype, self.device, self.is_initialized = key_states.dtype, key_states.device, True
+            self.keys, self.values = key_states, value_states
+            return key_states, value_states
+        start = self.keys.shape[-2]
+        end = start + key_states.shape[-2]
+        if not self.buffers or end > self.buffers[0].shape[-2]:
+            self._grow(end)
+        for buffer, new in zip(self.buffers, (key_states, value_states), strict=True):
+            buffer[:, :, start:end] = new
+        self.keys, self.values = (buffer[:, :, :end] for buffer in self.buffers)
+        return self.keys, self.values
+
+    def reorder_cache(self, beam_idx: Tensor) -> None:
+        """Replace row i by row `beam_idx[i]`; the number of rows may change. One copy, with room for more tokens."""
+        if self.is_initialized:
+            length = self.keys.shape[-2]
+            self._grow(length + 1, beam_idx)
+            self.keys, self.values = (buffer[:, :, :length] for buffer in self.buffers)
+
+    def _grow(self, needed: int, rows: Tensor | None = None) -> None:
+        size = max(needed, min(2 * needed, self.slots))
+        self.buffers = [_copy_to_buffer(states, size, rows) for states in (self.keys, self.values)]
+
+
+def _copy_to_buffer(states: Tensor, size: int, rows: Tensor | None) -> Tensor:
+    _, heads, length, features = states.shape
+    buffer = states.new_empty(len(states) if rows is None else len(rows), heads, size, features)
+    if rows is None:
+        buffer[:, :, :length] = states
+    else:
+        torch.index_select(states, 0, rows.to(states.device), out=buffer[:, :, :length])
+    return buffer

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what becomes of routers between the forward that is remembered and the one that is trained."""
+"""Treatment of the routers of mixture-of-experts models in training."""
 
 from rlmods.router.routing import Routing
 

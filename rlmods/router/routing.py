@@ -1,4 +1,4 @@
-"""How the routers of a mixture of experts are treated while the rest of it is trained."""
+"""Options for the routers of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True)
 class Routing:
-    """A token's ratio pi / pi_old compares two networks where its experts have changed in between: noise that no clip tells from learning.
+    """Routing replay, update frequency and load balancing of the routers of a mixture of experts.
 
-    Routing replay (arXiv:2507.18071, section 5.3; arXiv:2510.11370): the update uses the experts that were chosen when the old
-    log-probabilities were computed, for every token of a row, its prompt included. Gating weights come from live logits, so that the router
-    learns all the same. A sequence's mean ratio (ratio=sequence) is steady without any of this.
+    If a token's experts change between the old log-probabilities and an update, its ratio pi / pi_old compares two different subnetworks,
+    and clipping cannot distinguish that noise from learning. Routing replay (arXiv:2507.18071, section 5.3; arXiv:2510.11370) uses, for
+    every token of a row including the prompt, the experts chosen when the old log-probabilities were computed. Gating weights come from
+    live logits, so the router still learns. Ratios of whole sequences (ratio=sequence) are stable without replay.
 
-    What is recorded are the choices of the trainer's own forward. R3 (arXiv:2510.11370) also takes those of the engine that sampled, which
-    would close the gap between sampler and trainer (`train/sampler_logprob_gap`) as well; no rollout here reports them.
+    The recorded choices are those of the trainer's forward. R3 (arXiv:2510.11370) replays those of the sampling engine, which would also
+    close the gap between sampler and trainer (`train/sampler_logprob_gap`); no rollout here reports them.
 
-    `train/router_changed_fraction` is the share of choices that live routers make otherwise than recorded, `train/router_load_max` the
-    load of the busiest expert of any layer (1: all are even, E / k: every token goes there). Reference and critic route by themselves."""
+    `train/router_changed_fraction` is the fraction of live choices that differ from the recorded ones, `train/router_load_max` the load of
+    the busiest expert of any layer (1: uniform, E / k: every token uses it). Reference and critic always use their own choices."""
 
     replay: bool = False
-    """Optimizer steps replay the recorded choices; False: routers choose afresh in every forward."""
+    """Replay the recorded choices in optimizer steps; False: routers choose in every forward."""
     every: int | None = 1
-    """Routers make optimizer steps in every so many-th iteration alone, and have no gradient in the others. null: never, they are frozen.
-    That holds their weights; what they read still changes, and with it what they choose, unless `replay` is True."""
+    """Update the routers only every N iterations; they have no gradient in the others. null: routers are frozen. Even with frozen weights
+    their choices change with the hidden states, unless `replay` is True."""
     aux_coefficient: float = 0.0
-    """Weight of the load-balancing loss (`rlmods.router.balance`) beside the RL loss; 0: none. The loads in it are those of the recorded
-    choices, over a whole optimizer step, for which the rows of an iteration's first step are scored too."""
+    """Weight of the load-balancing loss (`rlmods.router.balance`) relative to the RL loss; 0: none. Its loads are those of the recorded
+    choices over a whole optimizer step; to record them, the rows of an iteration's first step are scored too."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.replay, bool):
             raise ValueError(f"router.replay={self.replay}: must be true or false")
         if self.every is not None and (not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1):
-            raise ValueError(f"router.every={self.every}: must be a whole number of at least 1, or null")
+            raise ValueError(f"router.every={self.every}: must be an integer of at least 1, or null")
         if not self.aux_coefficient >= 0:
             raise ValueError(f"router.aux_coefficient={self.aux_coefficient}: must be 0 or more")
 
     def __call__(self, policy: Policy) -> None:
-        """Put it into effect on the policy that is trained.
+        """Check the trained policy, and freeze its routers if `every` is None.
 
         Raises:
-            UserError: the policy has no routers, and this is about them.
+            UserError: the policy has no routers, and an option differs from its default.
         """
         if not policy.routers and self != Routing():
             name = type(policy.model).__name__
-            about = f"router= is about mixtures of experts, and {name} has no routers that can be told anything"
-            raise UserError(f"{about}: type router=free, and nothing of router.NAME=")
+            raise UserError(
+                f"router= needs a mixture of experts, and {name} has no routers that support it: type router=free without router.*"
+            )
         if self.every is None:
             for parameter in policy.routers.parameters():
                 parameter.requires_grad_(False)
 
     def rests(self, iteration: int) -> bool:
-        """Whether routers make no step in the iteration that follows so many completed ones."""
+        """Return True if the routers are not updated in this iteration (the number of completed iterations)."""
         return self.every is None or (iteration + 1) % self.every != 0

@@ -1,4 +1,4 @@
-"""Adapted policies to test with."""
+"""Adapted policies for tests."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def lora(kind: str = "llama", *, on: Policy | None = None, **settings: Any) -> A
     return LoRA(**{"rank": 4} | settings)(base(kind) if on is None else on)
 
 
-def moved(made: Any, by: float = 0.1, seed: int = 0) -> Any:
-    """As if it had been trained: every tensor of the adapter is another one."""
+def perturbed(policy: Any, std: float = 0.1, seed: int = 0) -> Any:
+    """Add noise to every tensor of the adapter, in place, as if it had been trained."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for x in made.trainable_tensors().values():
-            x += by * torch.randn(x.shape, generator=generator)
-    return made
+        for x in policy.trainable_tensors().values():
+            x += std * torch.randn(x.shape, generator=generator)
+    return policy
 
 
-def frozen(made: Any) -> dict[str, torch.Tensor]:
-    """Copies of what is not trained."""
-    return {name: x.clone() for name, x in made.named_parameters() if not x.requires_grad}
+def frozen_tensors(policy: Any) -> dict[str, torch.Tensor]:
+    """Return copies of the tensors that are not trained."""
+    return {name: x.clone() for name, x in policy.named_parameters() if not x.requires_grad}

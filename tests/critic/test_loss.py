@@ -1,4 +1,4 @@
-"""The critic's regression."""
+"""The value loss."""
 
 import math
 
@@ -14,9 +14,9 @@ from tests.support.batches import Batch, batch, batches, few, gradient
 from tests.test_golden import GOLDEN, close, read
 
 
-def test_equals_the_reference_numbers():
+def test_equals_reference_values():
     if not GOLDEN:
-        pytest.skip("no golden numbers here")
+        pytest.skip("no golden values available")
     golden, mask = GOLDEN["value_loss"], torch.tensor(GOLDEN["mask"])
     new = torch.tensor(golden["new_values"], dtype=torch.float64).requires_grad_()
     returns = GAE(1.0, 0.95)(read("rewards"), mask, torch.tensor(GOLDEN["group"]), read("values")).returns
@@ -29,39 +29,39 @@ def test_equals_the_reference_numbers():
 @pytest.mark.parametrize(
     ("value", "old", "target", "loss", "slope", "clipped"),
     [
-        (0.5, 0.0, 1.0, 0.5 * 0.8**2, 0.0, True),  # moved towards the target beyond the bound: no reason to move further
-        (0.1, 0.0, 1.0, 0.5 * 0.9**2, -0.9, False),  # within the bound
-        (-0.5, 0.0, 1.0, 0.5 * 1.5**2, -1.5, False),  # moved away: the unclipped term is the worse one, and pulls back
+        (0.5, 0.0, 1.0, 0.5 * 0.8**2, 0.0, True),  # moved towards the target beyond the clip: no gradient
+        (0.1, 0.0, 1.0, 0.5 * 0.9**2, -0.9, False),  # within the clip
+        (-0.5, 0.0, 1.0, 0.5 * 1.5**2, -1.5, False),  # moved away: the unclipped term is larger, and has a gradient
     ],
 )
-def test_table(value, old, target, loss, slope, clipped):
+def test_loss_and_gradient_by_hand(value, old, target, loss, slope, clipped):
     v = torch.tensor([[value]], requires_grad=True)
-    found, marked = value_loss(v, torch.tensor([[old]]), torch.tensor([[target]]), torch.tensor([[True]]), 0.2)
-    found.sum().backward()
-    assert found.item() == pytest.approx(loss)
+    per_token, is_clipped = value_loss(v, torch.tensor([[old]]), torch.tensor([[target]]), torch.tensor([[True]]), 0.2)
+    per_token.sum().backward()
+    assert per_token.item() == pytest.approx(loss)
     assert v.grad.item() == pytest.approx(slope)
-    assert marked.item() is clipped
+    assert is_clipped.item() is clipped
 
 
-def test_without_a_clip_it_is_the_square():
+def test_without_clipping_it_is_the_square():
     v = torch.tensor([[3.0]])
-    found, marked = value_loss(v, torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[True]]), None)
-    assert (found.item(), marked.item()) == (2.0, False)
+    per_token, is_clipped = value_loss(v, torch.zeros(1, 1), torch.ones(1, 1), torch.tensor([[True]]), None)
+    assert (per_token.item(), is_clipped.item()) == (2.0, False)
 
 
 @few
 @given(batches)
-def test_garbage_in_masked_slots_changes_no_bit(b: Batch):
-    found = []
+def test_masked_values_have_no_influence(b: Batch):
+    results = []
     for x in (b, b.poisoned()):
         v = x.values.clone().requires_grad_()
         loss, _ = value_loss(v, x.rewards, x.advantages, x.mask)
-        found.append((loss, gradient(loss.sum(), v)))
-    assert torch.equal(found[0][0], found[1][0])
-    assert torch.equal(found[0][1], found[1][1])
+        results.append((loss, gradient(loss.sum(), v)))
+    assert torch.equal(results[0][0], results[1][0])
+    assert torch.equal(results[0][1], results[1][1])
 
 
-def test_something_moves():
+def test_loss_is_not_trivial():
     b = batch(4, 5, seed=0)
     loss, _ = value_loss(b.values, b.rewards, b.advantages, b.mask)
     assert loss[b.mask].norm() > 0.1

@@ -1,4 +1,4 @@
-"""A value network of its own: what it reads, where it starts."""
+"""The separate value network: its inputs and its initialisation."""
 
 import pytest
 import torch
@@ -15,17 +15,17 @@ def random_head(network):
     return network
 
 
-class TestWhatItReads:
-    def test_column_t_is_the_number_at_the_token_before(self):
+class TestForward:
+    def test_column_t_is_the_score_at_the_token_before(self):
         network, rows = random_head(Separate()(policy())), collected(learner())
-        values, numbers = network(rows.tokens, rows.mask), network.scalar(rows.tokens)
-        where = rows.mask.nonzero()
-        assert len(where) > 20
-        for row, t in where.tolist():
-            assert values[row, t] == numbers[row, t - 1]
+        values, scores = network(rows.tokens, rows.mask), network.scalar(rows.tokens)
+        positions = rows.mask.nonzero()
+        assert len(positions) > 20
+        for row, t in positions.tolist():
+            assert values[row, t] == scores[row, t - 1]
         assert (values[~rows.mask] == 0).all()
 
-    def test_value_is_blind_to_its_own_token_and_to_later_ones(self):
+    def test_values_do_not_depend_on_their_own_or_later_tokens(self):
         network, rows = random_head(Separate()(policy())), collected(learner())
         before = network(rows.tokens, rows.mask)
         row = int(rows.mask.sum(1).argmax())
@@ -37,14 +37,14 @@ class TestWhatItReads:
         assert not torch.equal(after[row, t + 1 :], before[row, t + 1 :])
 
 
-class TestWhereItStarts:
-    def test_from_the_policy_under_a_head_of_zeros(self):
-        start = policy()
-        network, rows = Separate()(start), collected(learner())
+class TestInitialisation:
+    def test_default_is_the_policy_trunk_with_a_zero_head(self):
+        initial = policy()
+        network, rows = Separate()(initial), collected(learner())
         assert (network(rows.tokens, rows.mask) == 0).all()
-        assert torch.equal(network.scalar.model.model.layers[0].mlp.up_proj.weight, start.model.model.layers[0].mlp.up_proj.weight)
+        assert torch.equal(network.scalar.model.model.layers[0].mlp.up_proj.weight, initial.model.model.layers[0].mlp.up_proj.weight)
         network.scalar.model.model.layers[0].mlp.up_proj.weight.data.zero_()
-        assert start.model.model.layers[0].mlp.up_proj.weight.norm() > 0
+        assert initial.model.model.layers[0].mlp.up_proj.weight.norm() > 0
 
     def test_from_a_reward_model(self, tmp_path):
         reward_model = random_head(Separate()(policy())).scalar
@@ -53,21 +53,21 @@ class TestWhereItStarts:
         assert torch.equal(network.scalar(rows.tokens), reward_model(rows.tokens))
         assert all(p.requires_grad for p in network.parameters())
 
-    def test_refuses_other_tokens(self, tmp_path):
+    def test_rejects_another_vocabulary(self, tmp_path):
         other = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
         other.tokenizer.add_tokens(["new"])
         other.model.resize_token_embeddings(len(other.tokenizer))
         ScalarModel.from_policy(other).export(tmp_path)
-        with pytest.raises(UserError, match=r"critic\.init=.* reads other tokens.*critic\.init=null"):
+        with pytest.raises(UserError, match=r"critic\.init=.* has another tokenizer.*critic\.init=null"):
             Separate(init=str(tmp_path))(policy())
 
-    def test_refuses_what_is_no_reward_model(self, tmp_path):
+    def test_rejects_a_language_model(self, tmp_path):
         policy().export(tmp_path)
         with pytest.raises(UserError, match="no reward model"):
             Separate(init=str(tmp_path))(policy())
 
 
 @pytest.mark.parametrize(("field", "value"), [("coefficient", 0), ("clip", 0.0), ("lr", -1.0)])
-def test_settings_out_of_range(field, value):
+def test_invalid_options_name_their_key(field, value):
     with pytest.raises(ValueError, match=rf"critic\.{field}="):
         Separate(**{field: value})

@@ -1,4 +1,4 @@
-"""Mixtures of experts small enough to train in a test."""
+"""Mixture-of-experts policies small enough to train in a test."""
 
 from __future__ import annotations
 
@@ -39,23 +39,23 @@ KINDS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "gpt_oss": (GptOssConfig, GptOssForCausalLM, LOCAL),
     "deepseek_v3": (DeepseekV3Config, DeepseekV3ForCausalLM, LATENT),
 }
-"""Routers of every shape: softmax before or after the choice, weights normalised or not, shared experts, groups, a dense first layer."""
+"""All kinds of routers: softmax before or after top-k, weights normalised or not, shared experts, groups, a dense first layer."""
 
 
 def mixture(kind: str = "qwen3", seed: int = 0, **options: Any) -> Policy:
-    """Random weights, large enough that experts differ."""
-    config, model, own = KINDS[kind]
+    """Return a policy with random weights, large enough that experts differ."""
+    config_class, model_class, sizes = KINDS[kind]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        made = model(config(**SHAPE | own))
-        for x in made.parameters():
+        model = model_class(config_class(**SHAPE | sizes))
+        for x in model.parameters():
             if x.ndim > 1:
                 x.data.normal_(std=0.25)
-    return Policy(made, character_tokenizer(), **options)
+    return Policy(model, character_tokenizer(), **options)
 
 
 def routes(policy: Policy, tokens: torch.Tensor, seed: int = 0) -> torch.Tensor:
-    """Experts that nobody would choose, two different ones for every token and layer."""
+    """Return random experts to replay, distinct for every token and layer."""
     blank = policy.routers.blank(tokens)
     assert blank is not None
     noise = torch.rand(*blank.shape[:-1], policy.routers.num_experts, generator=torch.Generator().manual_seed(seed))

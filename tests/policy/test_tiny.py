@@ -1,4 +1,4 @@
-"""The embedded model: its characters, its seed, and what the shipped weights can do."""
+"""The tiny policy: its tokenizer, random initialisation, and the accuracy of the shipped weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestCharacterTokenizer:
         ids = tokenizer(text)["input_ids"]
         assert tokenizer.decode(ids, skip_special_tokens=True) == text
 
-    def test_tags_are_one_token_and_the_rest_one_a_character(self) -> None:
+    def test_tags_and_characters_are_one_token_each(self) -> None:
         tokenizer = character_tokenizer()
         assert [tokenizer(word)["input_ids"] for word in WORDS[2:]] == [[2], [3], [4], [5]]
         assert len(tokenizer("<answer>46</answer>")["input_ids"]) == 4
@@ -36,12 +36,12 @@ class TestCharacterTokenizer:
         tokenizer = character_tokenizer()
         assert tokenizer.decode(tokenizer("1é2\t")["input_ids"]) == "1?2?"
 
-    def test_nothing_is_added(self) -> None:
+    def test_no_special_tokens_are_added(self) -> None:
         tokenizer = character_tokenizer()
         assert tokenizer("12")["input_ids"] == tokenizer("12", add_special_tokens=False)["input_ids"]
         assert (tokenizer.pad_token_id, tokenizer.eos_token_id, tokenizer.bos_token_id) == (0, 1, None)
 
-    def test_padding_and_end_are_left_out_of_text(self) -> None:
+    def test_decoding_omits_padding_and_end_of_text(self) -> None:
         assert character_tokenizer().decode([0, 0, 4, 6, 5, 1, 0], skip_special_tokens=True) == "<answer>0</answer>"
 
 
@@ -52,23 +52,23 @@ class TestRandom:
         torch.manual_seed(seed)
         return torch.cat([p.detach().flatten() for p in self.SMALL().parameters()])
 
-    def test_comes_from_the_seed(self) -> None:
+    def test_depends_on_the_seed(self) -> None:
         assert torch.equal(self.weights(1), self.weights(1))
         assert not torch.equal(self.weights(1), self.weights(2))
 
-    def test_has_the_size_asked_for(self) -> None:
-        made = self.SMALL()
-        config = made.model.config
-        assert (config.hidden_size, config.num_hidden_layers, made.context_length) == (64, 1, 32)
-        assert config.vocab_size == len(made.tokenizer)
-        assert made.eos_ids == {1}
-        assert made.pad_id == 0
+    def test_has_the_requested_size(self) -> None:
+        lm = self.SMALL()
+        config = lm.model.config
+        assert (config.hidden_size, config.num_hidden_layers, lm.context_length) == (64, 1, 32)
+        assert config.vocab_size == len(lm.tokenizer)
+        assert lm.eos_ids == {1}
+        assert lm.pad_id == 0
 
-    def test_a_size_is_not_for_the_shipped_weights(self) -> None:
+    def test_a_size_with_shipped_weights_is_rejected(self) -> None:
         with pytest.raises(UserError, match=r"policy\.num_layers=2 is for random weights: type policy\.pretrained=false"):
             Tiny(num_layers=2)()
 
-    def test_the_default_is_of_the_size_the_docstring_says(self) -> None:
+    def test_default_size_is_that_of_the_docstring(self) -> None:
         assert sum(p.numel() for p in Tiny(pretrained=False)().parameters()) / 1e6 == pytest.approx(1.8, abs=0.06)
 
 
@@ -77,15 +77,15 @@ class TestShipped:
     def test_is_small(self) -> None:
         assert sum(f.stat().st_size for f in WEIGHTS.rglob("*")) < 10e6
 
-    def test_has_the_tokenizer_of_the_code(self) -> None:
+    def test_saved_tokenizer_equals_the_one_in_code(self) -> None:
         text = "".join(WORDS[2:]) + "12+34=\n Zz~é"
         assert Tiny()().tokenizer(text)["input_ids"] == character_tokenizer()(text)["input_ids"]
 
-    def test_solves_some_held_out_sums_and_leaves_some(self) -> None:
+    def test_solves_some_but_not_all_validation_prompts(self) -> None:
         prompts = Arithmetic()().val
         assert {p.meta["level"] for p in prompts} == {2}
         rollout = Local(max_tokens=16, temperature=0.0)
         rollout.sync(Tiny()(), iteration=0)
-        said = rollout.generate(prompts, samples=1, iteration=0)
-        right = sum(verify(r.text, str(r.prompt.answer)) for r in said)
-        assert 0.2 <= right / len(prompts) <= 0.6
+        responses = rollout.generate(prompts, samples=1, iteration=0)
+        num_correct = sum(verify(r.text, str(r.prompt.answer)) for r in responses)
+        assert 0.2 <= num_correct / len(prompts) <= 0.6

@@ -1,4 +1,4 @@
-"""Tiny models to sample from, and what they say by teacher forcing, one row at a time."""
+"""Tiny models to sample from, and their teacher-forced log-probabilities, one row at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PAD, EOS_A, EOS_B = 0, 1, 2
 
 
 class TinyPolicy(Policy):
-    """Token id i is the character chr(64 + i). Unlike `Policy`, it leaves the checkpoint's dropout on."""
+    """Token id i is the character chr(64 + i). Unlike `Policy`, it keeps the checkpoint's dropout."""
 
     pad_id = 0
 
@@ -39,7 +39,7 @@ class TinyPolicy(Policy):
 
 
 class Chain(nn.Module):
-    """A language model that looks at the last token only: logits are a row of a table [V, V]."""
+    """A language model that depends only on the last token: its logits are a row of a table [V, V]."""
 
     def __init__(self, table: Tensor) -> None:
         super().__init__()
@@ -51,11 +51,11 @@ class Chain(nn.Module):
 
 
 def chain(*links: str) -> Chain:
-    """`ABC` makes B certain after A and C after B; every other token is followed by itself."""
-    follow = {ord(a) - 64: ord(b) - 64 for text in links for a, b in pairwise(text)}
+    """`ABC`: B always follows A, and C follows B; every other token follows itself."""
+    successors = {ord(a) - 64: ord(b) - 64 for text in links for a, b in pairwise(text)}
     table = torch.full((VOCAB, VOCAB), -torch.inf)
     for i in range(VOCAB):
-        table[i, follow.get(i, i)] = 0.0
+        table[i, successors.get(i, i)] = 0.0
     return Chain(table)
 
 
@@ -75,7 +75,7 @@ def gpt2() -> GPT2LMHeadModel:
 
 
 def _seeded(kind: Any, config: Any) -> Any:
-    """Weights large enough for distributions that are neither flat nor certain, and that depend on positions."""
+    """Weights large enough for distributions that are neither uniform nor deterministic, and that depend on positions."""
     config.eos_token_id, config.bos_token_id, config.pad_token_id = EOS_A, None, PAD
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -87,14 +87,14 @@ def _seeded(kind: Any, config: Any) -> Any:
 
 
 def checkpointed(model: Any) -> Any:
-    """With gradient checkpointing on; transformers renamed the switch."""
+    """Enable gradient checkpointing; transformers renamed the method."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
     return model
 
 
-def hostile(model: Any) -> Any:
-    """A checkpoint whose generation config is near greedy and penalises repetition."""
+def with_generation_config(model: Any) -> Any:
+    """Give a model a generation config that is near greedy and penalises repetition."""
     settings = {"do_sample": True, "top_k": 1, "top_p": 0.001, "temperature": 0.01, "repetition_penalty": 1.5}
     for name, value in settings.items():
         setattr(model.generation_config, name, value)
@@ -126,7 +126,7 @@ def sample(policy: Policy, prompts: Sequence[Prompt] = RAGGED, samples: int = 4,
     return rollout.generate(prompts, samples=samples, iteration=iteration)
 
 
-def spoken(responses):
+def outcomes(responses):
     return [(r.prompt.id, r.meta["sample"], tuple(r.tokens), r.finish) for r in responses]
 
 

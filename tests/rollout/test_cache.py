@@ -1,4 +1,4 @@
-"""The in-place cache against the stock one, bit for bit."""
+"""The in-place cache equals the stock cache bit for bit."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
 from rlmods.rollout import decode
-from rlmods.rollout.cache import GrowingLayer, new_cache
+from rlmods.rollout.decode import GrowingLayer, new_cache
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 
 
@@ -18,8 +18,8 @@ def test_layer_matches_the_stock_layer(slots):
     rows = 3
     for step, new in enumerate([5, 1, 1, 1, 1]):
         key, value = torch.randn(2, rows, 2, new, 4)
-        for have, want in zip(ours.update(key, value), stock.update(key.clone(), value.clone()), strict=True):
-            assert torch.equal(have, want)
+        for actual, expected in zip(ours.update(key, value), stock.update(key.clone(), value.clone()), strict=True):
+            assert torch.equal(actual, expected)
         assert ours.get_seq_length() == stock.get_seq_length()
         assert ours.get_mask_sizes(1) == stock.get_mask_sizes(1)
         if step in (0, 3):
@@ -29,16 +29,16 @@ def test_layer_matches_the_stock_layer(slots):
             rows = len(keep)
 
 
-def test_tokens_are_written_in_place():
-    layer, places = GrowingLayer(1000), []
+def test_states_are_written_in_place():
+    layer, addresses = GrowingLayer(1000), []
     for _ in range(64):
         keys, _ = layer.update(*torch.randn(2, 1, 1, 1, 2))
-        places.append(keys.data_ptr())
-    assert len(set(places)) <= 8  # one a doubling
+        addresses.append(keys.data_ptr())
+    assert len(set(addresses)) <= 8  # one per doubling
     assert layer.buffers[0].shape[-2] < 2 * 64
 
 
-def test_buffers_stop_at_the_slots_that_are_needed():
+def test_buffers_do_not_grow_beyond_slots():
     layer = GrowingLayer(11)
     for _ in range(11):
         layer.update(*torch.randn(2, 1, 1, 1, 2))
@@ -46,7 +46,7 @@ def test_buffers_stop_at_the_slots_that_are_needed():
 
 
 @pytest.mark.parametrize("model", [llama, gpt2])
-def test_same_samples_as_with_the_stock_cache(model, monkeypatch):
+def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
     policy = TinyPolicy(model())
     ours = sample(policy)
     assert all(isinstance(layer, GrowingLayer) for layer in new_cache(policy.model.config, 8).layers)
@@ -56,6 +56,6 @@ def test_same_samples_as_with_the_stock_cache(model, monkeypatch):
     assert [r.behavior_logprobs for r in ours] == [r.behavior_logprobs for r in stock]
 
 
-def test_sliding_windows_keep_the_stock_layers():
+def test_models_with_sliding_windows_keep_the_stock_layers():
     cache = new_cache(mistral().config, 8)
     assert not any(isinstance(layer, GrowingLayer) for layer in cache.layers)

@@ -1,4 +1,4 @@
-"""The samples and the log-probabilities that come with them, against the model itself."""
+"""Sampled tokens and their log-probabilities against the model itself."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.rollout.models import (
     assert_agrees,
     checkpointed,
     gpt2,
-    hostile,
     llama,
+    outcomes,
     sample,
-    spoken,
+    with_generation_config,
 )
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
 @pytest.mark.parametrize("name", MODELS)
-def test_logprobs_are_the_teacher_forced_ones(name, temperature):
-    """Ragged prompts, dropout on, train mode, gradient checkpointing, a hostile generation config: none of it shows."""
-    policy = TinyPolicy(checkpointed(hostile(MODELS[name]()))).train()
+def test_logprobs_equal_teacher_forcing(name, temperature):
+    """With ragged prompts, dropout, train mode, gradient checkpointing and a generation config that changes sampling."""
+    policy = TinyPolicy(checkpointed(with_generation_config(MODELS[name]()))).train()
     responses = sample(policy, temperature=temperature)
     assert len({len(r.tokens) for r in responses}) > 3  # rows left the batch at different steps
     assert_agrees(policy, responses, temperature)
@@ -38,8 +38,8 @@ def test_logprobs_are_the_teacher_forced_ones(name, temperature):
     assert [r.meta for r in responses[:5]] == [{"sample": i % 4, "iteration": 0} for i in range(5)]
 
 
-def test_logprobs_are_those_of_the_trainer():
-    """`Policy.forward` on right-padded rows, the function that the loss uses."""
+def test_logprobs_equal_those_of_the_trainer():
+    """`Policy.forward` on right-padded rows, as in the loss."""
     tokenizer = SimpleNamespace(eos_token_id=EOS_A, pad_token_id=PAD)
     policy = Policy(llama(), tokenizer)
     policy.encode = TinyPolicy.encode.__get__(policy)
@@ -53,16 +53,16 @@ def test_logprobs_are_those_of_the_trainer():
     torch.testing.assert_close(logprobs[mask], torch.tensor([x for r in rows for x in r.behavior_logprobs]), rtol=0, atol=1e-4)
 
 
-def test_hostile_generation_config_is_not_read():
-    policy = TinyPolicy(hostile(llama()))
+def test_the_generation_config_is_not_used():
+    policy = TinyPolicy(with_generation_config(llama()))
     responses = sample(policy, RAGGED[:1], samples=64)
     assert len({tuple(r.tokens) for r in responses}) >= 60
-    assert spoken(responses) == spoken(sample(TinyPolicy(llama()), RAGGED[:1], samples=64))
+    assert outcomes(responses) == outcomes(sample(TinyPolicy(llama()), RAGGED[:1], samples=64))
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0])
 def test_first_tokens_follow_the_softmax(temperature):
-    policy, count = TinyPolicy(hostile(gpt2())), 4000
+    policy, count = TinyPolicy(with_generation_config(gpt2())), 4000
     responses = sample(policy, RAGGED[1:3], samples=count, max_tokens=1, temperature=temperature)
     for prompt, rows in zip(RAGGED[1:3], (responses[:count], responses[count:]), strict=True):
         logits = policy.model(input_ids=torch.tensor([policy.encode(prompt)])).logits[0, -1].detach()
@@ -76,7 +76,7 @@ def test_first_tokens_follow_the_softmax(temperature):
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_greedy_is_that_of_transformers(name):
+def test_greedy_equals_transformers(name):
     model = MODELS[name]()
     responses = sample(TinyPolicy(model), samples=1, temperature=0.0)
     for r in responses:
@@ -84,7 +84,7 @@ def test_greedy_is_that_of_transformers(name):
         settings = {"do_sample": False, "max_new_tokens": 24, "eos_token_id": [EOS_A, EOS_B], "pad_token_id": PAD}
         want = model.generate(ids, attention_mask=torch.ones_like(ids), **settings)[0, ids.shape[1] :]
         assert list(r.tokens) == want.tolist()
-    assert_agrees(TinyPolicy(model), responses)  # of temperature 1
+    assert_agrees(TinyPolicy(model), responses)  # at temperature 1
 
 
 @pytest.mark.parametrize("fields", [{"top_k": 5}, {"top_p": 0.7}, {"top_k": 9, "top_p": 0.5}])

@@ -1,4 +1,4 @@
-"""What becomes of routers."""
+"""Router options: checks, freezing and update frequency."""
 
 import pytest
 
@@ -8,32 +8,32 @@ from tests.policy.mixtures import mixture
 from tests.policy.test_base import policy
 
 
-@pytest.mark.parametrize("wrong", [{"replay": 1}, {"every": 0}, {"every": 1.5}, {"every": True}, {"aux_coefficient": -1.0}])
-def test_values_out_of_range_name_their_key(wrong):
-    [key] = wrong
+@pytest.mark.parametrize("options", [{"replay": 1}, {"every": 0}, {"every": 1.5}, {"every": True}, {"aux_coefficient": -1.0}])
+def test_invalid_values_name_their_key(options):
+    [key] = options
     with pytest.raises(ValueError, match=rf"router\.{key}="):
-        Routing(**wrong)
+        Routing(**options)
 
 
-@pytest.mark.parametrize("asked", [{"replay": True}, {"every": None}, {"every": 2}, {"aux_coefficient": 0.1}])
-def test_a_dense_policy_is_refused(asked):
+@pytest.mark.parametrize("options", [{"replay": True}, {"every": None}, {"every": 2}, {"aux_coefficient": 0.1}])
+def test_a_dense_policy_is_rejected(options):
     Routing()(policy())
     with pytest.raises(UserError, match=r"LlamaForCausalLM has no routers .*: type router=free") as error:
-        Routing(**asked)(policy())
+        Routing(**options)(policy())
     assert "\n" not in str(error.value)
 
 
-def test_frozen_routers_and_nothing_else():
-    made = mixture()
-    Routing(every=None)(made)
-    frozen = [name for name, p in made.named_parameters() if not p.requires_grad]
+def test_every_null_freezes_the_routers_only():
+    frozen_policy = mixture()
+    Routing(every=None)(frozen_policy)
+    frozen = [name for name, p in frozen_policy.named_parameters() if not p.requires_grad]
     assert frozen == [f"model.model.layers.{i}.mlp.gate.weight" for i in range(3)]
     for other in (Routing(), Routing(every=3), Routing(replay=True)):
-        other(free := mixture())
-        assert all(p.requires_grad for p in free.parameters())
+        other(trained_policy := mixture())
+        assert all(p.requires_grad for p in trained_policy.parameters())
 
 
-def test_steps_of_every_third_iteration():
+def test_routers_are_updated_every_n_iterations():
     assert [not Routing(every=3).rests(i) for i in range(7)] == [False, False, True, False, False, True, False]
     assert not any(Routing().rests(i) for i in range(3))
     assert all(Routing(every=None).rests(i) for i in range(3))

@@ -1,4 +1,4 @@
-"""Inverse-CDF sampling: exact at its edges."""
+"""Keyed uniforms and inverse-CDF sampling, including edge cases."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmods.rollout.draw import draw, truncate, uniforms
+from rlmods.rollout.decode import keyed_uniforms, sample_tokens, truncate
 
 PINNED = [0.7383111818600042, 0.7930586100733489, 0.7131344960449167]
-EDGES = [0.0, 2**-60, 0.25, 0.5, 1 - 2**-53, 1.0]  # 1.0: what float32 makes of the one before
+EDGES = [0.0, 2**-60, 0.25, 0.5, 1 - 2**-53, 1.0]  # 1.0: the previous value in float32
 
 
 def test_uniforms_are_pinned_and_prefix_stable():
-    """Numbers on file: another platform or version must not change what an old seed samples."""
-    assert uniforms(3, 1, "a", 0).tolist() == PINNED
-    assert uniforms(300, 1, "a", 0)[:3].tolist() == PINNED
-    others = [(1, "a", 1), (2, "a", 0), (1, "b", 0), (1, "a0"), ("1", "a", 0)]
-    assert len({float(uniforms(1, *key)[0]) for key in others} | {PINNED[0]}) == 6
+    """Fixed values: another platform or version must not change the samples of a seed."""
+    assert keyed_uniforms(3, 1, "a", 0).tolist() == PINNED
+    assert keyed_uniforms(300, 1, "a", 0)[:3].tolist() == PINNED
+    other_keys = [(1, "a", 1), (2, "a", 0), (1, "b", 0), (1, "a0"), ("1", "a", 0)]
+    assert len({float(keyed_uniforms(1, *key)[0]) for key in other_keys} | {PINNED[0]}) == 6
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 70), st.sampled_from([0.3, 1.0, 2.0]))
-def test_slow_reference(seed, words, temperature):
+def test_equals_a_slow_reference(seed, num_tokens, temperature):
     g = torch.Generator().manual_seed(seed)
-    logits, u = torch.randn(4, words, generator=g) * 4, torch.rand(4, generator=g, dtype=torch.float64)
-    tokens, logprobs = draw(logits, u, temperature=temperature)
+    logits, u = torch.randn(4, num_tokens, generator=g) * 4, torch.rand(4, generator=g, dtype=torch.float64)
+    tokens, logprobs = sample_tokens(logits, u, temperature=temperature)
     for row in range(4):
         p = (logits[row].double() / temperature).softmax(-1)
         below = sum(p[: int(tokens[row])].tolist())
@@ -35,44 +35,44 @@ def test_slow_reference(seed, words, temperature):
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.booleans(), min_size=2, max_size=40).filter(any), st.sampled_from(EDGES))
-def test_impossible_words_are_never_drawn(possible, u):
-    """Not first, not last, not between, at either end of the unit interval."""
+def test_tokens_of_probability_zero_are_never_sampled(possible, u):
+    """At any position in the vocabulary, and at both ends of the unit interval."""
     possible = torch.tensor(possible)
     logits = torch.randn(1, len(possible)).masked_fill(~possible, -torch.inf)
-    tokens, logprobs = draw(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)
+    tokens, logprobs = sample_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)
     assert possible[tokens]
     assert logprobs.isfinite()
 
 
-def test_rare_words_have_their_share():
-    """Words of probability 2e-12 behind common ones: each still has its own stretch of the unit interval."""
+def test_rare_tokens_are_sampled():
+    """Each token of probability 2e-12 after common ones still has its own part of the unit interval."""
     logits = torch.tensor([[0.0] * 1000 + [-20.0] * 1000])
     cdf = logits[0].double().softmax(-1).cumsum(-1)
-    words = torch.arange(1, 2000)
-    tokens, _ = draw(logits.expand(len(words), -1), (cdf[words - 1] + cdf[words]) / 2, temperature=1.0)
-    assert tokens.tolist() == words.tolist()
+    ids = torch.arange(1, 2000)
+    tokens, _ = sample_tokens(logits.expand(len(ids), -1), (cdf[ids - 1] + cdf[ids]) / 2, temperature=1.0)
+    assert tokens.tolist() == ids.tolist()
 
 
-def test_bfloat16_logits_are_drawn_from_in_float32():
+def test_bfloat16_logits_are_sampled_in_float32():
     logits, u = torch.randn(8, 64, generator=torch.Generator().manual_seed(0)).bfloat16(), torch.arange(8, dtype=torch.float64) / 8
-    for have, want in zip(draw(logits, u, temperature=0.7), draw(logits.float(), u, temperature=0.7), strict=True):
-        assert torch.equal(have, want)
+    for actual, expected in zip(sample_tokens(logits, u, temperature=0.7), sample_tokens(logits.float(), u, temperature=0.7), strict=True):
+        assert torch.equal(actual, expected)
 
 
-def test_underflow_is_impossible_too():
+def test_underflowed_probabilities_are_never_sampled():
     logits = torch.tensor([[-200.0, 0.0, -200.0]])
     for u in EDGES:
-        assert draw(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)[0].item() == 1
+        assert sample_tokens(logits, torch.tensor([u], dtype=torch.float64), temperature=1.0)[0].item() == 1
 
 
-def test_greedy_reports_temperature_one():
+def test_greedy_logprobs_are_those_of_temperature_one():
     logits = torch.tensor([[1.0, 3.0, 2.0]])
-    token, logprob = draw(logits, torch.tensor([0.99], dtype=torch.float64), temperature=0.0, top_k=1)
+    token, logprob = sample_tokens(logits, torch.tensor([0.99], dtype=torch.float64), temperature=0.0, top_k=1)
     assert token.item() == 1
     torch.testing.assert_close(logprob, logits.log_softmax(-1)[:, 1])
 
 
-def test_truncation_keeps_the_fewest_words():
+def test_truncation_keeps_the_fewest_tokens():
     scores = torch.tensor([[0.1, 0.5, 0.15, 0.25]]).log()
     kept = {p: truncate(scores, top_p=p, top_k=0).isfinite().int().tolist()[0] for p in (1e-9, 0.49, 0.51, 0.76, 0.91)}
     assert kept == {1e-9: [0, 1, 0, 0], 0.49: [0, 1, 0, 0], 0.51: [0, 1, 0, 1], 0.76: [0, 1, 1, 1], 0.91: [1, 1, 1, 1]}

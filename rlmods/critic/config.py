@@ -1,4 +1,4 @@
-"""What every critic can be told."""
+"""Options that all critics share."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Weight, clip and learning rate of a critic's regression."""
+class CriticConfig:
+    """Weight, clip and learning rate of the value loss."""
 
     coefficient: float = 1.0
-    """Weight of the value loss beside the policy's; above 0."""
+    """Weight of the value loss relative to the policy loss; above 0."""
     clip: float | None = 0.2
-    """V may move this far from what it said at collection before its loss stops paying for more. null: no such bound."""
+    """Maximum distance of V from its value at collection, beyond which the loss gives no gradient for moving further. null: no clipping."""
     lr: float | None = None
     """Learning rate; null: the policy's."""
 
@@ -22,6 +22,6 @@ class Settings:
             "clip": (self.clip is None or self.clip > 0, "above 0, or null"),
             "lr": (self.lr is None or self.lr > 0, "above 0, or null"),
         }
-        for name, (valid, wanted) in rules.items():
+        for name, (valid, requirement) in rules.items():
             if not valid:
-                raise ValueError(f"critic.{name}={getattr(self, name)}: must be {wanted}")
+                raise ValueError(f"critic.{name}={getattr(self, name)}: must be {requirement}")

@@ -1,4 +1,4 @@
-"""What sampling leaves alone, and how it treats settings."""
+"""Side effects of sampling, number of forwards, data types and invalid settings."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from rlmods.types import UserError
 from tests.rollout.models import RAGGED, TinyPolicy, assert_agrees, gpt2, llama, sample
 
 
-def test_modes_come_back_and_no_graph_is_built():
+def test_modes_are_restored_and_no_graph_is_built():
     policy = TinyPolicy(gpt2()).train()
     policy.model.transformer.h[0].eval()
     before = [m.training for m in policy.modules()]
     seen = []
 
-    def look(module, _, out):
+    def record(module, _, out):
         seen.append((module.training, out.logits.requires_grad, out.logits.is_inference(), out.logits.shape[1]))
 
-    handle = policy.model.register_forward_hook(look)
+    handle = policy.model.register_forward_hook(record)
     sample(policy)
     handle.remove()
-    assert set(seen) == {(False, False, False, 1)}  # and logits of the last position only
+    assert set(seen) == {(False, False, False, 1)}  # one position: only the last logits are computed
     assert [m.training for m in policy.modules()] == before
     policy.model.lm_head.weight.data[3] = torch.nan
     with pytest.raises(UserError):
@@ -42,13 +42,13 @@ def test_one_prefill_for_all_samples():
     assert len(shapes) == 6
 
 
-def test_progress_counts_rows_and_tokens():
-    rollout, told = Local(max_tokens=12, batch_size=8), []
-    rollout.on_tokens = lambda *numbers: told.append(numbers)
+def test_on_tokens_reports_rows_and_tokens():
+    rollout, calls = Local(max_tokens=12, batch_size=8), []
+    rollout.on_tokens = lambda *numbers: calls.append(numbers)
     rollout.sync(TinyPolicy(llama()), iteration=0)
     responses = rollout.generate(RAGGED, samples=4, iteration=0)
-    assert told == sorted(told)
-    assert told[-1] == (24, 24, sum(len(r.tokens) for r in responses))
+    assert calls == sorted(calls)
+    assert calls[-1] == (24, 24, sum(len(r.tokens) for r in responses))
 
 
 def test_bfloat16_model_has_float32_logprobs():
@@ -60,8 +60,8 @@ def test_bfloat16_model_has_float32_logprobs():
 
 
 @pytest.mark.parametrize("first", ["forward", "sample"])
-def test_autocast_leaves_no_cast_behind(first):
-    """Weights move between two calls under one autocast, as in one training step: neither call may see the other's."""
+def test_autocast_caches_no_weights(first):
+    """Weights change between two calls under one autocast, as in a training step: neither call may use the other's casts."""
     policy, ids = TinyPolicy(llama()), torch.tensor([[5, 6, 7]])
     with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
         if first == "forward":
@@ -74,7 +74,7 @@ def test_autocast_leaves_no_cast_behind(first):
             assert torch.equal(policy.model(input_ids=ids).logits, copy.deepcopy(policy.model)(input_ids=ids).logits)
 
 
-def test_no_prompts_no_responses():
+def test_no_prompts_give_no_responses():
     assert sample(TinyPolicy(llama()), []) == []
     assert isinstance(Local(), Rollout)
 
@@ -83,6 +83,6 @@ def test_no_prompts_no_responses():
     ("field", "value"),
     [("max_tokens", 0), ("temperature", -1.0), ("temperature", math.nan), ("top_p", 0.0), ("top_p", 1.1), ("top_k", -1), ("stop", [""])],
 )
-def test_bad_settings_name_the_override(field, value):
+def test_invalid_settings_name_the_override(field, value):
     with pytest.raises(ValueError, match=rf"rollout\.{field}="):
         Local(**{field: value})

@@ -1,4 +1,4 @@
-"""Where responses end."""
+"""Conditions that end a response: EOS, stop strings, token limit, context length; and prompts that are rejected."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ def test_exact_tokens_lengths_and_finish(pad):
     policy = TinyPolicy(model, pad=pad)
     responses = sample(policy, [Prompt(id=text, text=text) for text in expected], samples=2, max_tokens=4)
     for r in responses:
-        said = expected[r.prompt.id]
-        assert policy.decode(r.tokens) == said
+        want = expected[r.prompt.id]
+        assert policy.decode(r.tokens) == want
         assert len(r.behavior_logprobs) == len(r.tokens)
-        assert r.behavior_logprobs == [0.0] * len(said)
-        ended = said[-1] in "AB"
-        assert r.finish == ("stop" if ended else "length")
-        assert r.text == (said[:-1] if ended else said)
+        assert r.behavior_logprobs == [0.0] * len(want)
+        stopped = want[-1] in "AB"
+        assert r.finish == ("stop" if stopped else "length")
+        assert r.text == (want[:-1] if stopped else want)
 
 
-def test_stop_strings_end_a_row_and_stay_in_it():
+def test_stop_strings_end_a_row_and_stay_in_the_text():
     model = chain("MNOP", "QRSA")
     prompts = [Prompt(id=t, text=t) for t in ("L", "M", "Q")]
     rows = sample(TinyPolicy(model), prompts, samples=2, max_tokens=6, stop=["OP", "never", "LLLLL"])
     assert [(r.text, r.finish) for r in rows[::2]] == [("LLLLL", "stop"), ("NOP", "stop"), ("RS", "stop")]
     assert rows[2].tokens == [14, 15, 16]
-    late = sample(TinyPolicy(model), prompts, samples=1, max_tokens=30, stop=("L" * 20,))
-    assert [len(r.tokens) for r in late] == [20, 30, 3]
-    assert [r.finish for r in late] == ["stop", "length", "stop"]
+    long = sample(TinyPolicy(model), prompts, samples=1, max_tokens=30, stop=("L" * 20,))
+    assert [len(r.tokens) for r in long] == [20, 30, 3]
+    assert [r.finish for r in long] == ["stop", "length", "stop"]
 
 
-def test_stop_string_leaves_the_other_rows_alone():
+def test_stop_strings_do_not_change_other_rows():
     policy = TinyPolicy(llama())
     free, stopped = sample(policy), sample(policy, stop="G")
     assert any(len(a.tokens) > len(b.tokens) for a, b in zip(free, stopped, strict=True))
     for a, b in zip(free, stopped, strict=True):
-        cut = a.text.find("G") + 1
-        assert b.text == (a.text[:cut] if cut else a.text)
+        end = a.text.find("G") + 1
+        assert b.text == (a.text[:end] if end else a.text)
 
 
 def test_context_length_ends_a_row():
@@ -54,21 +54,21 @@ def test_context_length_ends_a_row():
     assert_agrees(policy, rows * 3)
 
 
-@pytest.mark.parametrize(("text", "words"), [("M" * 16, "prompt p9.* 16 tokens .* 16; .*policy="), ("", "prompt p9.*empty")])
-def test_prompt_that_cannot_be_answered(text, words):
-    with pytest.raises(UserError, match=words):
+@pytest.mark.parametrize(("text", "message"), [("M" * 16, "prompt p9.* 16 tokens .* 16; .*policy="), ("", "prompt p9.*empty")])
+def test_prompts_without_room_for_a_response_are_rejected(text, message):
+    with pytest.raises(UserError, match=message):
         sample(TinyPolicy(llama(), context=16), [Prompt(id="p9", text=text)])
 
 
-def test_broken_weights_are_reported():
+def test_nan_logits_are_reported():
     policy = TinyPolicy(llama())
     policy.model.lm_head.weight.data[3] = torch.nan
     with pytest.raises(UserError, match=r"iteration 3: .*not finite"):
         sample(policy, iteration=3)
 
 
-def test_an_ended_row_that_is_still_in_the_batch_says_nothing_more():
-    """Too few rows have ended for them to leave; this one would go on to EOS, and past the model's last position."""
+def test_finished_rows_that_stay_in_the_batch_sample_no_more_tokens():
+    """Too few rows are finished for compaction; the finished one would continue to EOS and past the model's last position."""
     others = [Prompt(id=str(i), text="L") for i in range(15)]
     rows = sample(TinyPolicy(chain("MNOA"), context=10), [Prompt(id="long", text="LLLLLLLM"), *others], samples=1, max_tokens=9)
     assert [(r.text, r.finish) for r in rows[:2]] == [("NO", "length"), ("L" * 9, "length")]
