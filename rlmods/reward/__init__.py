@@ -1,4 +1,4 @@
-"""What a response is worth.
+"""Rewards of responses.
 
 The names below are imported on first use: the grading workers import modules of this package and must start without torch.
 """

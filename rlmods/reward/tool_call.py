@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rlmods.reward.json_schema import matched, schema_text
-from rlmods.reward.pool import failures
+from rlmods.reward.pool import failure_counts
 from rlmods.reward.strict_json import parse
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -70,7 +70,7 @@ class ToolCall:
         shares = {row: valid[row] / calls if calls else self.without for row, calls in total.items()}
         return Scores(
             values=[shares.get(row) for row in range(len(responses))],
-            counts={**failures(outcomes), "without_call": sum(not calls for calls in total.values())},
+            counts={**failure_counts(outcomes), "without_call": sum(not calls for calls in total.values())},
             columns={"calls": [f"{valid[row]}/{total[row]}" if row in total else None for row in range(len(responses))]},
         )
 
