@@ -37,7 +37,7 @@ class Isolated:
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
-            raise UserError(f"timeout_s={self.timeout_s} is not positive")
+            raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
         for trait, reason in (("needs_group", "compares the responses to a prompt"), ("gives_steps", "gives rewards by step")):
             if getattr(self.reward, trait, False):
                 raise UserError(f"timeout_s scores one response at a time, but this reward {reason}: drop timeout_s")
