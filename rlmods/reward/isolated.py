@@ -54,7 +54,7 @@ class Isolated:
         pool = shared_pool("rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled)
         calls = [(to_message(response),) for response in responses]
         outcomes = pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
-        unscored = {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
+        unscored: dict[str, Any] = {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
         results = [outcome.value if outcome.status == "ok" else unscored for outcome in outcomes]
         counts = failure_counts(outcomes)
         for result in results:

@@ -1,4 +1,4 @@
-"""Responses to grade."""
+"""Responses to score in tests."""
 
 from __future__ import annotations
 
