@@ -10,7 +10,7 @@ from rlmods.reward import Accuracy, WeightedSum
 from rlmods.types import Prompt, Response, Scores
 from tests.reward.careless import Plugin
 
-NUM, NUM_HOSTILE = 256, 32
+NUM, NUM_HOSTILE = 128, 16
 ATTACKS = ("loop", "exit", "bomb", "raise", "print")
 """Actions of `Plugin`; for `Accuracy`, these responses are wrong answers."""
 TEXTS = (

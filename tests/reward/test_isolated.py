@@ -85,7 +85,7 @@ def test_on_two_ranks() -> None:
 class TestIsolated:
     def test_same_values_as_the_reward(self) -> None:
         rows = [response("<answer>1</answer>", "1"), response("1", "1"), response("", None)]
-        assert Isolated(Format(), timeout_s=60.0)(rows).values == Format()(rows).values
+        assert Isolated(Format(), timeout_s=60.0, workers=1)(rows).values == Format()(rows).values
 
     def test_timeout_s_of_a_term_isolates_it(self) -> None:
         rows = [response(r"\boxed{1}", "1", attack="exit"), response(r"\boxed{1}", "1", attack=None)]
@@ -111,7 +111,7 @@ class TestIsolated:
     def test_all_scores_of_the_reward_are_returned(self) -> None:
         reward = Accuracy()
         rows = [response(r"\boxed{1}", "1"), response(r"\boxed{2}", "1"), response("", None)]
-        isolated, direct = Isolated(reward, timeout_s=60.0)(rows), reward(rows)
+        isolated, direct = Isolated(reward, timeout_s=60.0, workers=1)(rows), reward(rows)
         assert (isolated.values, isolated.correct) == (direct.values, direct.correct)
         assert (isolated.columns, isolated.counts) == (direct.columns, direct.counts)
 

@@ -20,99 +20,23 @@ class Token:
     text: str
 
 
-FUNCTIONS = frozenset(
-    (
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "ln",
-        "log",
-        "lg",
-        "exp",
-        "sqrt",
-        "arcsec",
-        "arccsc",
-        "arccot",
-        "asin",
-        "acos",
-        "atan",
-        "min",
-        "max",
-        "gcd",
-        "lcm",
-    )
-)
-GREEK = frozenset(
-    (
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    )
-)
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
+    "sqrt", "arcsec", "arccsc", "arccot", "asin", "acos", "atan", "min", "max", "gcd", "lcm",
+))  # fmt: skip
+GREEK = frozenset((
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu",
+    "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
+    "Sigma", "Phi", "Psi", "Omega", "ell",
+))  # fmt: skip
 _CONSTANTS = {
     "pi": "pi",
     **dict.fromkeys(("infty", "infinity", "inf", "oo"), "infty"),
     **dict.fromkeys(("emptyset", "varnothing"), "emptyset"),
 }
-_STRUCTURE = frozenset(
-    (
-        "frac",
-        "binom",
-        "choose",
-        "sum",
-        "prod",
-        "overline",
-        "begin",
-        "end",
-        "lfloor",
-        "rfloor",
-        "lceil",
-        "rceil",
-        "mod",
-        "pmod",
-    )
-)
+_STRUCTURE = frozenset((
+    "frac", "binom", "choose", "sum", "prod", "overline", "begin", "end", "lfloor", "rfloor", "lceil", "rceil", "mod", "pmod",
+))  # fmt: skip
 _SYNONYMS = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "binom"),
@@ -141,26 +65,10 @@ UNITS = {
     **{"degree": "degree", "degrees": "degree", "sq": "sq", "cu": "cu", "rad": "rad", "radians": "rad", "units": "unit", "unit": "unit"},
 }
 """Unit words and their canonical form. Answers with two different known units are different."""
-_NUMBER_WORDS = frozenset(
-    (
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-        "trillion",
-        "dozen",
-        "half",
-        "quarter",
-        "times",
-        "squared",
-        "cubed",
-        "factorial",
-        "over",
-        "plus",
-        "minus",
-        "not",
-    )
-)
+_NUMBER_WORDS = frozenset((
+    "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "quarter", "times", "squared", "cubed", "factorial",
+    "over", "plus", "minus", "not",
+))  # fmt: skip
 
 _INVISIBLE = (
     r"\s+|~|\\[ ,;:!>]|\\(?:q?quad|displaystyle|textstyle|limits|nolimits|left\.?|right\.?|[bB]igg?[lr]?|phantom\{\s*\})(?![A-Za-z])"
