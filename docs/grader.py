@@ -1,9 +1,10 @@
-"""The grader against math-verify on the same rows: `python docs/grader.py ROWS.jsonl [PYTHON]`.
+"""Compare the grader with math-verify on the same rows: `python docs/grader.py ROWS.jsonl [PYTHON]`.
 
-ROWS holds objects with `gold`, `pred_text`, `expected` (true, false, or null where people disagree) and `category`. PYTHON is an
-interpreter that has the package math-verify (`pip install "math-verify[antlr4_13_2]"`, in an environment of its own: its parser needs
-another version of antlr than Hydra does). Each grades every row once, one after the other on one core, in a process of its own; what takes
-longer than five seconds counts as wrong. Prints agreement, false positives among hostile rows, the slowest row and ordinary rows a second.
+ROWS.jsonl holds objects with `gold`, `pred_text`, `expected` (true, false, or null if human graders disagree) and `category`. PYTHON is an
+interpreter with the package math-verify (`pip install "math-verify[antlr4_13_2]"`, in a separate environment: its parser needs another
+version of antlr than Hydra does). Each grader runs in a process of its own and grades every row once, one after the other on one core; a
+row that takes longer than five seconds counts as wrong. Prints agreement, false positives among hostile rows, the time of the slowest row
+and ordinary rows per second.
 """
 
 from __future__ import annotations
@@ -21,72 +22,75 @@ from typing import Any
 LIMIT_S = 5
 
 
-def ours() -> Callable[[str, str], bool]:
+def load_grader() -> Callable[[str, str], bool]:
     from rlmods.reward.grader import verify
 
     return verify
 
 
-def theirs() -> Callable[[str, str], bool]:
+def load_math_verify() -> Callable[[str, str], bool]:
     from math_verify import parse, verify  # type: ignore[import-not-found]
 
     return lambda text, gold: bool(verify(parse(f"${gold}$" if "$" not in gold else gold), parse(text)))
 
 
-GRADERS = {"ours": ours, "math-verify": theirs}
+GRADERS = {"ours": load_grader, "math-verify": load_math_verify}
 
 
 def measure(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """One pass over the rows, after the first of them has warmed the imports."""
+    """Grade all rows with one grader and return its statistics. The first row is graded once before, to load lazy imports."""
     verify = GRADERS[name]()
 
-    def late(*_: object) -> None:
+    def on_timeout(*_: object) -> None:
         raise TimeoutError
 
-    signal.signal(signal.SIGALRM, late)
-    ordinary_s, slowest_s, agreed, clear, false, failed = 0.0, 0.0, 0, 0, 0, 0
+    signal.signal(signal.SIGALRM, on_timeout)
+    ordinary_s = slowest_s = 0.0
+    num_agreed = num_clear = num_false_positives = num_failed = 0
     verify(rows[0]["pred_text"], rows[0]["gold"])
     for row in rows:
         start = time.perf_counter()
         signal.alarm(LIMIT_S)
         try:
-            said = verify(row["pred_text"], row["gold"])
-        except Exception:  # whatever it raises is counted
-            said, failed = False, failed + 1
+            verdict = verify(row["pred_text"], row["gold"])
+        except Exception:  # counted, of any kind
+            verdict, num_failed = False, num_failed + 1
         signal.alarm(0)
         wall_s = time.perf_counter() - start
         hostile = row["category"] == "hostile"
         ordinary_s, slowest_s = ordinary_s + wall_s * (not hostile), max(slowest_s, wall_s)
         if row["expected"] is not None:
-            clear, agreed = clear + 1, agreed + (said == row["expected"])
-            false += hostile and said and not row["expected"]
-    ordinary = sum(row["category"] != "hostile" for row in rows)
+            num_clear, num_agreed = num_clear + 1, num_agreed + (verdict == row["expected"])
+            num_false_positives += hostile and verdict and not row["expected"]
+    num_ordinary = sum(row["category"] != "hostile" for row in rows)
     return {
         "grader": name,
         "rows": len(rows),
-        "agreement": round(agreed / clear, 4),
-        "hostile_false_positives": false,
-        "raised_or_late": failed,
+        "agreement": round(num_agreed / num_clear, 4),
+        "hostile_false_positives": num_false_positives,
+        "raised_or_late": num_failed,
         "slowest_s": round(slowest_s, 3),
-        "ordinary_rows_per_s": round(ordinary / ordinary_s),
+        "ordinary_rows_per_s": round(num_ordinary / ordinary_s),
     }
 
 
-def main(file: Path, other: str | None) -> None:
-    found = [_run(sys.executable, "ours", file)] + ([_run(other, "math-verify", file)] if other else [])
-    print(json.dumps(found, indent=2))
-    if other:
-        print(f"{found[0]['ordinary_rows_per_s'] / found[1]['ordinary_rows_per_s']:.1f} times as fast")
+def main(file: Path, math_verify_python: str | None) -> None:
+    results = [_run(sys.executable, "ours", file)]
+    if math_verify_python:
+        results.append(_run(math_verify_python, "math-verify", file))
+    print(json.dumps(results, indent=2))
+    if math_verify_python:
+        print(f"{results[0]['ordinary_rows_per_s'] / results[1]['ordinary_rows_per_s']:.1f} times as fast")
 
 
 def _run(python: str, name: str, file: Path) -> dict[str, Any]:
     root = str(Path(__file__).resolve().parents[1])
     environment = {**os.environ, "PYTHONPATH": root, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([python, __file__, "--grade", name, str(file)], env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        sys.exit(done.stderr)
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    process = subprocess.run([python, __file__, "--grade", name, str(file)], env=environment, capture_output=True, text=True, check=False)
+    if process.returncode:
+        sys.exit(process.stderr)
+    result: dict[str, Any] = json.loads(process.stdout.splitlines()[-1])
+    return result
 
 
 if __name__ == "__main__":

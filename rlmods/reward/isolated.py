@@ -1,4 +1,4 @@
-"""A reward in processes of its own."""
+"""Run a reward in worker processes."""
 
 from __future__ import annotations
 
@@ -9,65 +9,64 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from rlmods.reward.isolation import record
-from rlmods.reward.pool import failures, shared
+from rlmods.reward.isolation import to_message
+from rlmods.reward.pool import failure_counts, shared_pool
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores, UserError
 
 
 @dataclass(frozen=True)
 class Isolated:
-    """Scores each response by itself in a worker process that can be killed: what hangs, crashes, exits or takes all memory costs its own
-    response and nothing else. Such a response is unscored (None), and counted: `timeouts`, `errors`.
+    """Runs a reward on each response separately, in a worker process that can be killed. If the reward hangs, crashes, exits or runs out of
+    memory on a response, that response is unscored (None) and counted (`timeouts`, `errors`); others are not affected.
 
-    The reward and the columns of the data must be picklable, and it sees one response at a time: `.text`, `.tokens`, `.finish` and
-    `.prompt` with `.id`, `.text`, `.messages`, `.answer`, `.meta`.
+    The reward and the columns of the data must be picklable. The reward gets one response at a time, with `.text`, `.tokens`, `.finish` and
+    `.prompt`, which has `.id`, `.text`, `.messages`, `.answer`, `.meta`.
 
     Raises:
-        UserError: a time that is not positive, or a reward that cannot be sent to another process.
+        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more than one response.
     """
 
     reward: Callable[[Sequence[Any]], Any]
     timeout_s: float
-    """For one response."""
+    """Timeout for one response."""
     batch_timeout_s: float = 600.0
-    """For all of one call. What is not scored by then counts under `timeouts`."""
+    """Timeout for all responses of one call. Those not scored by then count as `timeouts`."""
     workers: int = 2
+    """Number of processes."""
 
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
-        for trait, what in (("needs_group", "compares the responses to a prompt"), ("gives_steps", "gives rewards by step")):
+        for trait, reason in (("needs_group", "compares the responses to a prompt"), ("gives_steps", "gives rewards by step")):
             if getattr(self.reward, trait, False):
-                raise UserError(f"timeout_s scores one response at a time, and this reward {what}: drop timeout_s")
+                raise UserError(f"timeout_s scores one response at a time, but this reward {reason}: drop timeout_s")
         try:
             self._pickled  # noqa: B018
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(f"timeout_s runs a reward in another process, and this one cannot be sent there: {error}") from error
+            raise UserError(f"timeout_s runs a reward in another process, but this one cannot be pickled: {error}") from error
 
     @cached_property
     def _pickled(self) -> bytes:
         return pickle.dumps(self.reward)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        pool = shared("rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled)
-        calls = [(record(response),) for response in responses]
+        pool = shared_pool("rlmods.reward.isolation:answer", self.workers, os.getpid(), self._pickled)
+        calls = [(to_message(response),) for response in responses]
         outcomes = pool.map(calls, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
-        found = [
-            outcome.value if outcome.status == "ok" else {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
-            for outcome in outcomes
-        ]
-        counts = failures(outcomes)
-        for one in found:
-            for name, count in one["counts"].items():
+        unscored: dict[str, Any] = {"value": None, "correct": None, "counts": {}, "columns": {}, "monitored": False}
+        results = [outcome.value if outcome.status == "ok" else unscored for outcome in outcomes]
+        counts = failure_counts(outcomes)
+        for result in results:
+            for name, count in result["counts"].items():
                 counts[name] = counts.get(name, 0) + count
-        knows = any(one["correct"] is not None for one in found)
-        values = as_scores([one["value"] for one in found], len(responses), "isolated").values
-        names = sorted({name for one in found for name in one["columns"]})
+        has_correctness = any(result["correct"] is not None for result in results)
+        values = as_scores([result["value"] for result in results], len(responses), "isolated").values
+        names = sorted({name for result in results for name in result["columns"]})
         return Scores(
             values,
-            correct=[one["correct"] for one in found] if knows else None,
-            monitored=any(one["monitored"] for one in found),
+            correct=[result["correct"] for result in results] if has_correctness else None,
+            monitored=any(result["monitored"] for result in results),
             counts=counts,
-            columns={name: [one["columns"].get(name) for one in found] for name in names},
+            columns={name: [result["columns"].get(name) for result in results] for name in names},
         )

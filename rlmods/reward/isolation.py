@@ -1,4 +1,4 @@
-"""The side of `Isolated` that runs in the worker. Starts without torch; a reward imports what it needs."""
+"""Worker side of `Isolated`. Imports no torch; a reward imports what it needs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
-FIELDS = ("text", "tokens", "finish")
-ABOUT = ("id", "text", "messages", "answer", "meta")
+RESPONSE_FIELDS = ("text", "tokens", "finish")
+PROMPT_FIELDS = ("id", "text", "messages", "answer", "meta")
 
 
-def record(response: Any) -> dict[str, Any]:
-    """What a worker is told of a response."""
-    told = {name: getattr(response, name) for name in FIELDS}
-    return told | {"tokens": list(response.tokens), "prompt": {name: getattr(response.prompt, name) for name in ABOUT}}
+def to_message(response: Any) -> dict[str, Any]:
+    """Return the fields of a response that are sent to a worker."""
+    message = {name: getattr(response, name) for name in RESPONSE_FIELDS}
+    return message | {"tokens": list(response.tokens), "prompt": {name: getattr(response.prompt, name) for name in PROMPT_FIELDS}}
 
 
 def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
-    """Value, correctness and counts of one response; nothing for the reward itself, pickled, which comes first.
+    """Return value, correctness, counts and columns of one response. The first message is the pickled reward: return None.
 
     Raises:
-        ValueError: not one score for the one response.
+        ValueError: the reward did not return exactly one score.
     """
     if isinstance(message, bytes):
         _REWARD[:] = [pickle.loads(message)]
@@ -32,10 +32,10 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
         raise ValueError(f"{len(values)} scores for 1 response")
     correct, counts = getattr(result, "correct", None), getattr(result, "counts", None)
     value = None if values[0] is None else float(values[0])
-    known = None if correct is None or correct[0] is None else bool(correct[0])
+    correctness = None if correct is None or correct[0] is None else bool(correct[0])
     columns = {name: column[0] for name, column in getattr(result, "columns", {}).items()}
-    told = {"value": value, "correct": known, "counts": dict(counts or {}), "columns": columns}
-    return told | {"monitored": bool(getattr(result, "monitored", False))}
+    scores = {"value": value, "correct": correctness, "counts": dict(counts or {}), "columns": columns}
+    return scores | {"monitored": bool(getattr(result, "monitored", False))}
 
 
 _REWARD: list[Any] = []

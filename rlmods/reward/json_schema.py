@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from rlmods.reward.pool import Outcome, failures, shared
+from rlmods.reward.pool import Outcome, failure_counts, shared_pool
 from rlmods.reward.strict_json import TARGET, parse, validator
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -76,7 +76,7 @@ class JSON:
         values = [float(ok is True) for ok in valid]
         for row, outcome in zip(pairs, outcomes, strict=True):
             values[row] = float(outcome.status == "ok" and outcome.value == 1)
-        return Scores(values, counts={"unread": valid.count(None), **failures(outcomes)})
+        return Scores(values, counts={"unread": valid.count(None), **failure_counts(outcomes)})
 
     def _valid(self, text: str) -> bool | None:
         """Return None if the text is too long or nested too deeply."""
@@ -127,5 +127,5 @@ def match_schemas(calls: list[tuple[Any, ...]], workers: int, timeout_s: float, 
     """Run `strict_json.count_matches` on each call's arguments in worker processes."""
     if not calls:
         return []
-    pool = shared(TARGET, workers, os.getpid(), (("1", "true"),))
+    pool = shared_pool(TARGET, workers, os.getpid(), (("1", "true"),))
     return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=batch_timeout_s)

@@ -1,8 +1,8 @@
-"""Functions called in processes that can be killed: each call has a deadline and so has the batch. Nothing called can hang the trainer.
+"""Pool of worker processes that can be killed: each call and each batch has a deadline, so that no call can hang the trainer.
 
-The workers are plain Python processes that talk over pipes. Neither fork (torch has threads) nor `multiprocessing` (which imports the main
-script again, torch included, and is forbidden in daemonic processes such as a DataLoader's workers) is involved. A worker whose parent is
-gone ends by itself, in the middle of a call if need be.
+The workers are plain Python processes that communicate over pipes. They use neither fork (torch has threads) nor `multiprocessing` (which
+imports the main script again, torch included, and is forbidden in daemonic processes such as a DataLoader's workers). A worker exits when
+its parent does, even in the middle of a call.
 """
 
 from __future__ import annotations
@@ -22,56 +22,56 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from rlmods.reward.processes import Worker, end
+from rlmods.reward.processes import Worker, terminate
 from rlmods.reward.worker import HEADER
 
 START_TIMEOUT_S = 120.0
-"""A worker that is not up by then is an error of the installation, not a slow answer."""
-RECYCLED_AFTER = 20_000
-"""Calls, after which a worker makes way for a new one: whatever it leaks ends with it."""
-DEATHS = 50
-"""Workers in a row that ended by themselves in the middle of a call: no more are started then."""
+"""Time for a worker to start. Exceeding it is an error of the installation, not a slow call."""
+MAX_CALLS_PER_WORKER = 20_000
+"""Calls after which a worker is replaced, so that its leaks do not add up."""
+MAX_CONSECUTIVE_EXITS = 50
+"""Workers in a row that exited in the middle of a call, after which no more are started."""
 
 
 class WorkerError(RuntimeError):
-    """Worker processes do not start, or do nothing but end."""
+    """Worker processes do not start, or exit during every call."""
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of one call."""
+    """Outcome of one call."""
 
     status: Literal["ok", "timeout", "error"]
     value: Any = None
-    """What the function returned: a JSON value. Of an error: what was raised, as text."""
+    """Return value of the function, a JSON value; for an error, the exception as text."""
 
 
-def failures(outcomes: Sequence[Outcome]) -> dict[str, int]:
-    """How many came to nothing, as `Scores.counts` names them: `timeouts` and `errors`."""
+def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
+    """Return the numbers of `timeouts` and `errors`, by their names in `Scores.counts`."""
     return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
 
 
 class Pool:
-    """Calls `target`, "module:function", in `workers` processes, started at the first call. Safe to use from any thread.
+    """Calls `target`, given as "module:function", in `workers` processes, which are started at the first call. Thread-safe.
 
-    With `warm`, each process calls `target(warm)` before it is ready, as long as that may take: imports count against no call's deadline.
+    With `warmup`, each process first calls `target(warmup)`, without the deadline of a call, for example to import packages.
     """
 
-    def __init__(self, target: str, *, workers: int, warm: Any = None) -> None:
+    def __init__(self, target: str, *, workers: int, warmup: Any = None) -> None:
         self.target = target
         self.workers = workers
-        self.warm = warm
+        self.warmup = warmup
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
-        self.deaths = 0
-        """In a row, of workers that ended by themselves."""
+        self.consecutive_exits = 0
+        """Workers in a row that exited in the middle of a call."""
 
     def map(self, calls: Sequence[tuple[Any, ...]], *, timeout_s: float, batch_timeout_s: float) -> list[Outcome]:
-        """`target(*call)` for each call, in order.
+        """Return the outcome of `target(*call)` for each call, in order.
 
-        A call that takes longer than `timeout_s` is a "timeout", and so is one without an answer after `batch_timeout_s`. One that raises
-        or ends its process is an "error". Its worker is replaced. Raises WorkerError if no worker can be started or warmed, or `DEATHS` in
-        a row ended in the middle of a call.
+        A call that takes longer than `timeout_s`, or has no result after `batch_timeout_s`, is a "timeout". One that raises or ends its
+        process is an "error". A worker that was killed or has exited is replaced. Raises WorkerError if no worker can be started or warmed
+        up, or if `MAX_CONSECUTIVE_EXITS` workers in a row exited in the middle of a call.
         """
         with self._lock:
             return _Batch(self, calls, timeout_s, time.monotonic() + batch_timeout_s).run()
@@ -82,10 +82,10 @@ class Pool:
             while self._idle:
                 self._idle.pop().kill()
 
-    def take(self) -> Worker:
+    def acquire(self) -> Worker:
         return self._idle.pop() if self._idle else self._start()
 
-    def give_back(self, worker: Worker) -> None:
+    def release(self, worker: Worker) -> None:
         self._idle.append(worker)
 
     def _start(self) -> Worker:
@@ -96,24 +96,24 @@ class Pool:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env=environment,
-            start_new_session=True,  # so that what a call has started ends with it
+            start_new_session=True,  # a process group, so that child processes of a call are killed too
         )
         assert process.stdin is not None
         assert process.stdout is not None
         os.set_blocking(process.stdin.fileno(), False)
         worker = Worker(process, process.stdin.fileno(), process.stdout.fileno())
-        worker.finalizer = weakref.finalize(self, end, process, os.getpid())
+        worker.finalizer = weakref.finalize(self, terminate, process, os.getpid())
         return worker
 
 
 @cache
-def shared(target: str, workers: int, _process: int = 0, warm: Any = None) -> Pool:
-    """One pool per function and size in this process; pass `os.getpid()`, as a forked child must not speak into its parent's pipes."""
-    return Pool(target, workers=workers, warm=warm)
+def shared_pool(target: str, workers: int, _process_id: int = 0, warmup: Any = None) -> Pool:
+    """Return this process's pool of a function and size. Pass `os.getpid()`: a forked child must not use its parent's pipes."""
+    return Pool(target, workers=workers, warmup=warmup)
 
 
 class _Batch:
-    """One `map`: hands out calls, collects replies, and kills what is late."""
+    """One `Pool.map`: assigns calls to workers, collects replies, and kills workers past their deadline."""
 
     def __init__(self, pool: Pool, calls: Sequence[tuple[Any, ...]], timeout_s: float, deadline: float) -> None:
         self.pool = pool
@@ -121,130 +121,130 @@ class _Batch:
         self.timeout_s = timeout_s
         self.deadline = deadline
         self.outcomes: list[Outcome | None] = [None] * len(calls)
-        self.next = 0
-        self.busy: dict[int, Worker] = {}
+        self.next_call = 0
+        self.active: dict[int, Worker] = {}
         self.selector = selectors.DefaultSelector()
 
     def run(self) -> list[Outcome]:
         try:
-            while self.outstanding() and time.monotonic() < self.deadline:
-                while len(self.busy) < min(self.pool.workers, self.outstanding()):
-                    self.hire(self.pool.take())
-                for key, _ in self.selector.select(self.patience()):
+            while self.num_pending() and time.monotonic() < self.deadline:
+                while len(self.active) < min(self.pool.workers, self.num_pending()):
+                    self.add(self.pool.acquire())
+                for key, _ in self.selector.select(self.seconds_to_deadline()):
                     worker = key.data
-                    if worker.process.pid in self.busy:
-                        self.hear(worker) if key.fd == worker.output else self.push(worker)
+                    if worker.process.pid in self.active:
+                        self.read(worker) if key.fd == worker.output_fd else self.write(worker)
                 self.kill_late()
         finally:
-            for worker in list(self.busy.values()):
-                if worker.item is None:
+            for worker in list(self.active.values()):
+                if worker.call_index is None:
                     self.release(worker)
                 else:
-                    self.dismiss(worker)
+                    self.kill(worker)
             self.selector.close()
         return [outcome or Outcome("timeout") for outcome in self.outcomes]
 
-    def outstanding(self) -> int:
-        """Calls without an outcome: not yet given out, or being worked on."""
-        return len(self.calls) - self.next + sum(worker.item is not None for worker in self.busy.values())
+    def num_pending(self) -> int:
+        """Return the number of calls without an outcome: not yet assigned, or in progress."""
+        return len(self.calls) - self.next_call + sum(worker.call_index is not None for worker in self.active.values())
 
-    def hire(self, worker: Worker) -> None:
-        self.busy[worker.process.pid] = worker
-        self.selector.register(worker.output, selectors.EVENT_READ, worker)
+    def add(self, worker: Worker) -> None:
+        self.active[worker.process.pid] = worker
+        self.selector.register(worker.output_fd, selectors.EVENT_READ, worker)
         if worker.ready:
             self.assign(worker)
         else:
             worker.deadline = time.monotonic() + START_TIMEOUT_S
 
     def assign(self, worker: Worker) -> None:
-        """The next call to `worker`, or back to the pool with it."""
-        if self.next == len(self.calls):
-            worker.item = None
+        """Assign the next call to `worker`, or return it to the pool if there is none."""
+        if self.next_call == len(self.calls):
+            worker.call_index = None
             self.release(worker)
             return
-        worker.item, self.next, worker.calls = self.next, self.next + 1, worker.calls + 1
+        worker.call_index, self.next_call, worker.num_calls = self.next_call, self.next_call + 1, worker.num_calls + 1
         worker.deadline = time.monotonic() + self.timeout_s
-        self.tell(worker, self.calls[worker.item])
+        self.send(worker, self.calls[worker.call_index])
 
-    def tell(self, worker: Worker, call: tuple[Any, ...]) -> None:
-        """A call under the number that its reply must have."""
-        payload = pickle.dumps((worker.calls, call))
+    def send(self, worker: Worker, call: tuple[Any, ...]) -> None:
+        """Send a call with a number, which its reply must repeat."""
+        payload = pickle.dumps((worker.num_calls, call))
         worker.outgoing = bytearray(HEADER.pack(len(payload)) + payload)
-        self.selector.register(worker.input, selectors.EVENT_WRITE, worker)
-        self.push(worker)
+        self.selector.register(worker.input_fd, selectors.EVENT_WRITE, worker)
+        self.write(worker)
 
-    def push(self, worker: Worker) -> None:
+    def write(self, worker: Worker) -> None:
         try:
             worker.flush()
         except BrokenPipeError:
-            self.bury(worker)
+            self.handle_exit(worker)
         else:
             if not worker.outgoing:
-                self.selector.unregister(worker.input)
+                self.selector.unregister(worker.input_fd)
 
-    def hear(self, worker: Worker) -> None:
+    def read(self, worker: Worker) -> None:
         replies = worker.receive()
         if replies is None:
             if not worker.ready:
                 code = worker.process.wait()
                 raise WorkerError(f"the worker process for {self.pool.target} ended with code {code} before its first call")
-            self.bury(worker)
+            self.handle_exit(worker)
             return
         for reply in replies:
-            if "ready" in reply and self.pool.warm is not None:
+            if "ready" in reply and self.pool.warmup is not None:
                 worker.deadline = time.monotonic() + START_TIMEOUT_S
-                self.tell(worker, (self.pool.warm,))
+                self.send(worker, (self.pool.warmup,))
                 continue
-            if "ready" not in reply and reply["number"] != worker.calls:  # of a thread or a fork that a call left behind
+            if "ready" not in reply and reply["number"] != worker.num_calls:  # from a thread or fork that an earlier call left behind
                 self.fail(worker, Outcome("error", "the worker process replied out of turn"))
                 return
             if not worker.ready:
                 if "error" in reply:
                     raise WorkerError(f"the worker process for {self.pool.target} cannot start: {reply['error']}")
                 worker.ready = True
-            elif worker.item is not None:
-                self.pool.deaths = 0
-                self.outcomes[worker.item] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
+            elif worker.call_index is not None:
+                self.pool.consecutive_exits = 0
+                self.outcomes[worker.call_index] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
             self.assign(worker)
-            if worker.process.pid not in self.busy:
+            if worker.process.pid not in self.active:
                 return
 
     def kill_late(self) -> None:
-        for worker in [worker for worker in self.busy.values() if time.monotonic() >= worker.deadline]:
+        for worker in [worker for worker in self.active.values() if time.monotonic() >= worker.deadline]:
             if not worker.ready:
-                raise WorkerError(f"no worker process for {self.pool.target} within {START_TIMEOUT_S:.0f} s")
+                raise WorkerError(f"no worker process for {self.pool.target} has started within {START_TIMEOUT_S:.0f} s")
             self.fail(worker, Outcome("timeout"))
 
-    def bury(self, worker: Worker) -> None:
-        """It ended by itself: the fault of its call, unless that is all they ever do."""
+    def handle_exit(self, worker: Worker) -> None:
+        """Record an error for the call of a worker that has exited. Raises WorkerError if too many in a row do."""
         self.fail(worker, Outcome("error", "the worker process ended"))
-        self.pool.deaths += 1
-        if self.pool.deaths >= DEATHS:
-            code = worker.process.returncode
-            why = "killed, as where memory runs out" if code == -signal.SIGKILL else f"with code {code}"
-            raise WorkerError(f"{self.pool.deaths} worker processes for {self.pool.target} in a row ended in the middle of a call ({why})")
+        self.pool.consecutive_exits += 1
+        if self.pool.consecutive_exits >= MAX_CONSECUTIVE_EXITS:
+            code, count = worker.process.returncode, self.pool.consecutive_exits
+            reason = "killed, for example for lack of memory" if code == -signal.SIGKILL else f"with code {code}"
+            raise WorkerError(f"{count} worker processes for {self.pool.target} in a row ended in the middle of a call ({reason})")
 
     def fail(self, worker: Worker, outcome: Outcome) -> None:
-        if worker.item is not None:
-            self.outcomes[worker.item] = outcome
-        self.dismiss(worker)
+        if worker.call_index is not None:
+            self.outcomes[worker.call_index] = outcome
+        self.kill(worker)
 
-    def dismiss(self, worker: Worker) -> None:
-        self.forget(worker)
+    def kill(self, worker: Worker) -> None:
+        self.remove(worker)
         worker.kill()
 
     def release(self, worker: Worker) -> None:
-        self.forget(worker)
-        if worker.calls < RECYCLED_AFTER:
-            self.pool.give_back(worker)
+        self.remove(worker)
+        if worker.num_calls < MAX_CALLS_PER_WORKER:
+            self.pool.release(worker)
         else:
             worker.kill()
 
-    def forget(self, worker: Worker) -> None:
-        self.selector.unregister(worker.output)
+    def remove(self, worker: Worker) -> None:
+        self.selector.unregister(worker.output_fd)
         with suppress(KeyError):
-            self.selector.unregister(worker.input)
-        del self.busy[worker.process.pid]
+            self.selector.unregister(worker.input_fd)
+        del self.active[worker.process.pid]
 
-    def patience(self) -> float:
-        return max(0.0, min([self.deadline, *(worker.deadline for worker in self.busy.values())]) - time.monotonic())
+    def seconds_to_deadline(self) -> float:
+        return max(0.0, min([self.deadline, *(worker.deadline for worker in self.active.values())]) - time.monotonic())

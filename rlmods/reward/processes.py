@@ -1,4 +1,4 @@
-"""A worker process as its parent sees it."""
+"""Handle of a worker process in its parent process."""
 
 from __future__ import annotations
 
@@ -13,50 +13,54 @@ from typing import Any
 
 @dataclass(slots=True)
 class Worker:
+    """A worker process, its pipes and its current call."""
+
     process: subprocess.Popen[bytes]
-    input: int
-    """File descriptor its calls go to; never waited for, as nobody may read them."""
-    output: int
-    """File descriptor its replies come from."""
+    input_fd: int
+    """File descriptor for calls; non-blocking, as the worker may not read it."""
+    output_fd: int
+    """File descriptor for replies."""
     outgoing: bytearray = field(default_factory=bytearray)
-    """Of its call, what has not been taken yet."""
+    """Part of the current call that is not written yet."""
     ready: bool = False
-    item: int | None = None
-    """Which call it is busy with."""
-    calls: int = 0
-    """That it has had."""
+    call_index: int | None = None
+    """Index of its current call in the batch."""
+    num_calls: int = 0
+    """Calls served."""
     deadline: float = 0.0
-    """On the monotonic clock, of the call or of the start."""
-    unread: bytes = b""
+    """Deadline of the call or of the start, on the monotonic clock."""
+    partial_line: bytes = b""
+    """Received part of a reply that is not complete."""
     finalizer: Any = field(default=None)
 
     def flush(self) -> None:
-        """Hand over what it takes now. Raises BrokenPipeError where it is gone."""
+        """Write as much of the call as the pipe takes. Raises BrokenPipeError if the process has exited."""
         with suppress(BlockingIOError):
-            del self.outgoing[: os.write(self.input, self.outgoing[:65536])]
+            del self.outgoing[: os.write(self.input_fd, self.outgoing[:65536])]
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """The replies that have arrived; None: it is gone."""
+        """Return the replies that have arrived; None if the process has exited."""
         try:
-            chunk = os.read(self.output, 65536)
-        except OSError:  # closed beneath a thread that still waits as the interpreter ends
+            chunk = os.read(self.output_fd, 65536)
+        except OSError:  # closed during the exit of the interpreter while a thread still waits
             return None
         if not chunk:
             return None
-        *lines, self.unread = (self.unread + chunk).split(b"\n")
+        *lines, self.partial_line = (self.partial_line + chunk).split(b"\n")
         return [json.loads(line) for line in lines]
 
     def kill(self) -> None:
         self.finalizer()
 
 
-def end(process: subprocess.Popen[bytes], owner: int) -> None:
-    if os.getpid() != owner:  # a fork of the owner must leave its workers alone
+def terminate(process: subprocess.Popen[bytes], owner_pid: int) -> None:
+    """Kill a worker with its child processes and close its pipes. Does nothing in a fork of the owner."""
+    if os.getpid() != owner_pid:
         return
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for stream in (process.stdin, process.stdout):
         if stream is not None:
-            with suppress(BrokenPipeError):  # what was still buffered has no reader any more
+            with suppress(BrokenPipeError):  # buffered data that can no longer be written
                 stream.close()

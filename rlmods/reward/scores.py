@@ -1,4 +1,4 @@
-"""What a reward returned, checked and brought into the one form `Scores`."""
+"""Conversion and validation of the results of rewards."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from rlmods.types import Scores
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:
-    """`result` (Scores, a tensor, or a sequence of numbers and None) with plain floats as values and token rewards.
+    """Convert `result` (Scores, a tensor, or a sequence of numbers and None) to Scores with floats as values and token rewards.
 
-    Raises ValueError, naming the reward `name`, for a length other than `num_responses` and for a value that is no finite number.
+    Raises ValueError, naming the reward `name`, for a length other than `num_responses` and for a value that is not a finite number.
     """
-    raw = result.values if isinstance(result, Scores) else _plain(result, name)
-    values = [_number(value, row, name) for row, value in enumerate(raw)]
+    raw = result.values if isinstance(result, Scores) else _to_sequence(result, name)
+    values = [_to_float(value, row, name) for row, value in enumerate(raw)]
     scores = replace(result, values=values) if isinstance(result, Scores) else Scores(values)
     if scores.tokens is not None:
-        scores = replace(scores, tokens=[[_number(x, row, name) for x in rewards] for row, rewards in enumerate(scores.tokens)])
+        scores = replace(scores, tokens=[[_to_float(x, row, name) for x in rewards] for row, rewards in enumerate(scores.tokens)])
     lengths = {"values": len(values), "correct": num_responses if scores.correct is None else len(scores.correct)}
     lengths |= {f"column {column}": len(cells) for column, cells in scores.columns.items()}
     lengths |= {f"term {term}": len(cells) for term, cells in scores.terms.items()}
     lengths |= {} if scores.tokens is None else {"tokens": len(scores.tokens)}
-    for what, length in lengths.items():
+    for field, length in lengths.items():
         if length != num_responses:
-            raise ValueError(f"reward {name}: {length} {what} for {num_responses} responses; return one for each, None to abstain")
+            raise ValueError(f"reward {name}: {length} {field} for {num_responses} responses; return one for each, or None to abstain")
     return scores
 
 
-def _plain(result: Any, name: str) -> Sequence[Any]:
+def _to_sequence(result: Any, name: str) -> Sequence[Any]:
     if isinstance(result, Tensor) or type(result).__module__ == "numpy":
         result = result.tolist()
     if not isinstance(result, Sequence) or isinstance(result, str):
@@ -40,7 +40,7 @@ def _plain(result: Any, name: str) -> Sequence[Any]:
     return result
 
 
-def _number(value: Any, row: int, name: str) -> float | None:
+def _to_float(value: Any, row: int, name: str) -> float | None:
     if value is None:
         return None
     try:
@@ -48,7 +48,9 @@ def _number(value: Any, row: int, name: str) -> float | None:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(f"reward {name}: response {row} scored {value!r}, which is no number; return a float, None to abstain") from None
+        raise ValueError(
+            f"reward {name}: response {row} scored {value!r}, which is not a number; return a float, or None to abstain"
+        ) from None
     if not math.isfinite(number):
-        raise ValueError(f"reward {name}: response {row} scored {number}; return a finite number, None to abstain")
+        raise ValueError(f"reward {name}: response {row} scored {number}; return a finite number, or None to abstain")
     return number

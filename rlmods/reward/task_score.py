@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any, ClassVar
 
 from rlmods.reward.grader.extract import extract
-from rlmods.reward.pool import failures, shared
+from rlmods.reward.pool import failure_counts, shared_pool
 from rlmods.reward.reasoning_gym_scorer import TARGET
 from rlmods.types import Response, Scores, UserError
 
@@ -43,7 +43,7 @@ class TaskScore:
         answers = [extract(response.text) for response in responses]
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
         calls = [(row, *_call(responses[row].prompt.meta, answer)) for row in rows if (answer := answers[row]) is not None]
-        pool = shared(TARGET, self.workers, os.getpid())
+        pool = shared_pool(TARGET, self.workers, os.getpid())
         outcomes = pool.map([call[1:] for call in calls], timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
         values: list[float | None] = [None] * len(responses)
         for row in rows:
@@ -53,7 +53,7 @@ class TaskScore:
         return Scores(
             values=values,
             correct=[None if value is None else value >= self.threshold for value in values],
-            counts=failures(outcomes),
+            counts=failure_counts(outcomes),
             columns={"extracted": answers},
         )
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from rlmods.reward.json_schema import match_schemas, schema_text
-from rlmods.reward.pool import failures
+from rlmods.reward.pool import failure_counts
 from rlmods.reward.strict_json import parse
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -72,7 +72,7 @@ class ToolCall:
         scores = {row: num_valid[row] / calls if calls else self.without for row, calls in num_calls.items()}
         return Scores(
             values=[scores.get(row) for row in range(len(responses))],
-            counts={**failures(outcomes), "without_call": sum(not calls for calls in num_calls.values())},
+            counts={**failure_counts(outcomes), "without_call": sum(not calls for calls in num_calls.values())},
             columns={"calls": [f"{num_valid[row]}/{num_calls[row]}" if row in num_calls else None for row in range(len(responses))]},
         )
 

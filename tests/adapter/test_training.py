@@ -80,7 +80,10 @@ class TestReference:
             perturbed(initial)
         module = learner(policy=initial, kl=LOSS, batch=Batch(prompts=4, samples=4, epochs=3))
         batch = collected(module)
-        ref_logprobs, expected = module.scorer.score(batch, module.reference.policy).logprobs, module.scorer.score(batch, module.policy).logprobs
+        ref_logprobs, expected = (
+            module.scorer.score(batch, module.reference.policy).logprobs,
+            module.scorer.score(batch, module.policy).logprobs,
+        )
         assert torch.equal(ref_logprobs, expected)
         base = module.scorer.score(batch, policy()).logprobs
         assert torch.equal(ref_logprobs, base) != (start == "lora on an adapter")

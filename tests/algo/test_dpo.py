@@ -84,7 +84,10 @@ class TestLoss:
         loss = torch.zeros(())
         for prompt in RAGGED:
             ranks = prompt.meta["ranks"]
-            h = [0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k).detach()) for k in range(len(ranks))]
+            h = [
+                0.3 * (plain(made, made.policy, prompt, k) - plain(made, made.reference.policy, prompt, k).detach())
+                for k in range(len(ranks))
+            ]
             pairs = [(i, j) for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
             loss = loss + sum(torch.log(1 + torch.exp(h[j] - h[i])) for i, j in pairs) / max(1, len(pairs)) / len(RAGGED)
         made.zero_grad()

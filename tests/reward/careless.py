@@ -1,4 +1,4 @@
-"""A user's reward, which imports nothing of ours that is slow to start with."""
+"""A user's reward without error handling. Imports none of our slow modules."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rlmods.reward.grader import verify
 
 @dataclass(frozen=True)
 class Plugin:
-    """A user's reward, without any care."""
+    """Reward that hangs, exits or raises if the prompt says so."""
 
     def __call__(self, responses: Sequence[Any]) -> list[float | None]:
         return [self.score(response) for response in responses]

@@ -1,4 +1,4 @@
-"""A batch with an eighth of it hostile, and what must come of it. `python -m tests.reward.hostile` is one rank of two."""
+"""A batch in which one response in eight is hostile, and its expected scores. `python -m tests.reward.hostile` runs one rank of two."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.reward.careless import Plugin
 
 NUM, NUM_HOSTILE = 256, 32
 ATTACKS = ("loop", "exit", "bomb", "raise", "print")
-"""What `Plugin` does where a text says so; to `Accuracy` they are wrong answers."""
+"""Actions of `Plugin`; for `Accuracy`, these responses are wrong answers."""
 TEXTS = (
     r"\boxed{9^{9^{9^{9^9}}}}",
     r"\boxed{" + "(" * 5000 + "1" + ")" * 5000 + "}",
@@ -29,7 +29,7 @@ TEXTS = (
 
 
 def batch() -> list[Response]:
-    """Every eighth is hostile; of the others two in three are right."""
+    """One response in eight is hostile; two in three of the others are correct."""
     rows = []
     for i in range(NUM):
         hostile = i % (NUM // NUM_HOSTILE) == 0
@@ -42,21 +42,21 @@ def batch() -> list[Response]:
     return rows
 
 
-def graded() -> tuple[Scores, float]:
-    """What the two terms make of it, and how long they took."""
+def grade_batch() -> tuple[Scores, float]:
+    """Return the scores of the batch by two terms, and the wall time in seconds."""
     terms: dict[str, Any] = {"accuracy": {"reward": Accuracy(timeout_s=2.0)}, "plugin": {"reward": Plugin(), "timeout_s": 2.0}}
     start = time.monotonic()
     return WeightedSum(terms)(batch()), time.monotonic() - start
 
 
-def check(scores: Scores, wall_s: float) -> None:
+def check_scores(scores: Scores, wall_s: float) -> None:
     rows = batch()
     assert wall_s < 90
     for i, row in enumerate(rows):
         attack = row.prompt.meta["attack"]
         if i % (NUM // NUM_HOSTILE):
-            right = float(i % 3 > 0)
-            assert (scores.terms["accuracy"][i], scores.terms["plugin"][i]) == (right, right), i
+            expected = float(i % 3 > 0)
+            assert (scores.terms["accuracy"][i], scores.terms["plugin"][i]) == (expected, expected), i
         else:
             assert scores.terms["accuracy"][i] == 0.0, i
             assert scores.terms["plugin"][i] == (0.0 if attack == "print" else None), (i, attack)
@@ -71,7 +71,7 @@ def main() -> None:
     import torch.distributed as dist
 
     dist.init_process_group("gloo")
-    check(*graded())
+    check_scores(*grade_batch())
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""What a pool must survive: called by name in its workers."""
+"""Functions that hang, crash and misuse their process, called by name in the workers of a pool."""
 
 from __future__ import annotations
 
@@ -9,51 +9,51 @@ import threading
 import time
 
 
-def act(what: str) -> object:
-    if what == "hang":
+def act(action: str) -> object:
+    if action == "hang":
         while True:
             pass
-    if what == "sleep":
+    if action == "sleep":
         time.sleep(60)
-    if what == "exit":
+    if action == "exit":
         os._exit(3)
-    if what == "kill":
+    if action == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    if what == "sys_exit":
+    if action == "sys_exit":
         sys.exit(3)
-    if what == "raise":
+    if action == "raise":
         raise LookupError("no such thing")
-    if what == "print":
+    if action == "print":
         print('{"ok": "forged"}', flush=True)
-    if what == "no_json":
+    if action == "no_json":
         return object()
-    if what == "memory":
+    if action == "memory":
         return len(bytearray(2**40))
-    if what == "recurse":
-        return act(what)
-    if what == "modules":
+    if action == "recurse":
+        return act(action)
+    if action == "modules":
         return [name for name in ("torch", "transformers", "sympy", "numpy") if name in sys.modules]
-    if what == "pid":
+    if action == "pid":
         return os.getpid()
-    return what
+    return action
 
 
-def warmed(seconds: object) -> object:
-    """Slow where it is given a number."""
-    if isinstance(seconds, float):
-        time.sleep(seconds)
-    return seconds
+def slow_warmup(value: object) -> object:
+    """Sleep for `value` seconds if it is a float."""
+    if isinstance(value, float):
+        time.sleep(value)
+    return value
 
 
-def deaf(what: str) -> object:
-    """Stops the whole process, its reading thread too, soon after its reply."""
-    if what == "stop":
+def stop_reading(action: str) -> object:
+    """Stop the process, with its reading thread, soon after the reply."""
+    if action == "stop":
         threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGSTOP)).start()
-        return what
-    return len(what)
+        return action
+    return len(action)
 
 
-def forked(what: str) -> object:
-    if what == "fork":
+def fork(action: str) -> object:
+    if action == "fork":
         os.fork()
-    return what
+    return action

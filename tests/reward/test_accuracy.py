@@ -8,7 +8,7 @@ from rlmods.types import UserError
 from tests.reward.samples import response
 
 
-def test_right_wrong_and_unanswerable() -> None:
+def test_correct_wrong_and_without_gold() -> None:
     rows = [
         response(r"\boxed{5}", "5"),
         response(r"\boxed{6}", "5"),
@@ -23,27 +23,27 @@ def test_right_wrong_and_unanswerable() -> None:
     assert scores.columns == {"extracted": ["5", "6", "no idea", "6", "(x+1)^2"]}
 
 
-def test_plain_answers_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlmods.reward.accuracy.shared", lambda *_: pytest.fail("a worker was asked"))
+def test_plain_answers_use_no_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmods.reward.accuracy.shared_pool", lambda *_: pytest.fail("a worker was used"))
     pairs = [("3/4", "0.75"), ("B", "A"), ("Monday", "Monday"), (r"\pi", r"\pi")]
     assert Accuracy()([response(rf"\boxed{{{text}}}", gold) for text, gold in pairs]).correct == [True, False, True, True]
 
 
-def test_scores_follow_their_rows_whatever_the_order() -> None:
+def test_scores_are_in_the_order_of_the_responses() -> None:
     rows = [response(rf"\boxed{{{n}+x}}", f"x+{n % 3}") for n in range(12)]
     forward, backward = Accuracy()(rows), Accuracy()(rows[::-1])
     assert forward.correct == [n < 3 for n in range(12)]
     assert backward.correct == list(forward.correct or [])[::-1]
 
 
-def test_what_cannot_be_graded_is_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_are_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     from rlmods.reward.pool import Outcome
 
     class Pool:
         def map(self, calls: list[object], **_: object) -> list[Outcome]:
             return [Outcome("timeout"), Outcome("error", "boom"), Outcome("ok", True)]
 
-    monkeypatch.setattr("rlmods.reward.accuracy.shared", lambda *_: Pool())
+    monkeypatch.setattr("rlmods.reward.accuracy.shared_pool", lambda *_: Pool())
     scores = Accuracy(wrong=-0.5)([response(rf"\boxed{{x+{n}}}", "y") for n in range(3)])
     assert list(scores) == [-0.5, -0.5, 1.0]
     assert scores.counts == {"timeouts": 1, "errors": 1}
@@ -60,6 +60,6 @@ def test_no_responses() -> None:
 
 
 @pytest.mark.parametrize(("field", "value"), [("timeout_s", 0.0), ("batch_timeout_s", -1.0), ("workers", 0)])
-def test_limits_are_positive(field: str, value: float) -> None:
+def test_limits_must_be_positive(field: str, value: float) -> None:
     with pytest.raises(UserError, match=field):
         Accuracy(**{field: value})  # type: ignore[arg-type]

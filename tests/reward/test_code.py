@@ -1,4 +1,4 @@
-"""Code in a response, graded by its unit tests."""
+"""Code reward: responses graded by unit tests."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 from rlmods.reward import Code, WeightedSum
 from rlmods.reward.code import extract_code
-from rlmods.reward.sandbox.run import lacking
+from rlmods.reward.sandbox.walls import missing_support
 from rlmods.types import Response, Scores, UserError
 from tests.reward.samples import response
 
-pytestmark = pytest.mark.skipif(lacking() is not None, reason=f"cannot confine code here: {lacking()}")
+pytestmark = pytest.mark.skipif(missing_support() is not None, reason=f"cannot confine code here: {missing_support()}")
 
 ADD = ["assert add(1, 2) == 3", "assert add(2, 2) == 4", "assert add(0, 0) == 0", "assert add(-1, 1) == 0"]
 RIGHT, WRONG, HALF = "def add(a, b): return a + b", "def add(a, b): return 9", "def add(a, b): return a + b if a * b else 7"
 
 
-def said(code: str, tests: Any = ADD, **meta: Any) -> Response:
+def with_code(code: str, tests: Any = ADD, **meta: Any) -> Response:
     return response(f"<think>```python\n{RIGHT}\n```</think>Here:\n```python\n{code}\n```\nDone.", tests=tests, **meta)
 
 
@@ -29,55 +29,56 @@ def scores(*rows: Response, **settings: Any) -> Scores:
 
 class TestCode:
     def test_all_or_nothing(self) -> None:
-        found = scores(said(RIGHT), said(WRONG), said(HALF))
-        assert found.values == [1.0, 0.0, 0.0]
-        assert found.correct == [True, False, False]
-        assert found.columns["passed"] == ["4/4", "0/4", "3/4"]
+        result = scores(with_code(RIGHT), with_code(WRONG), with_code(HALF))
+        assert result.values == [1.0, 0.0, 0.0]
+        assert result.correct == [True, False, False]
+        assert result.columns["passed"] == ["4/4", "0/4", "3/4"]
 
     def test_partial_credit(self) -> None:
-        found = scores(said(RIGHT), said(WRONG), said(HALF), partial=True)
-        assert found.values == [1.0, 0.0, 0.75]
-        assert found.correct == [True, False, False]
+        result = scores(with_code(RIGHT), with_code(WRONG), with_code(HALF), partial=True)
+        assert result.values == [1.0, 0.0, 0.75]
+        assert result.correct == [True, False, False]
 
     def test_programs(self) -> None:
         tests = {"inputs": ["1", "2"], "outputs": ["2", "4"]}
-        found = scores(said("print(2 * int(input()))", tests), said("print(2)", tests), partial=True)
-        assert found.values == [1.0, 0.5]
+        result = scores(with_code("print(2 * int(input()))", tests), with_code("print(2)", tests), partial=True)
+        assert result.values == [1.0, 0.5]
 
     def test_columns_and_entry_point(self) -> None:
         check = "def check(candidate):\n    assert candidate(1, 2) == 3"
-        assert scores(said(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name").values == [1.0]
+        assert scores(with_code(RIGHT, None, checks=check, name="add"), tests="checks", entry_point="name").values == [1.0]
 
-    def test_what_cannot_be_graded_is_counted(self) -> None:
-        found = scores(said("while True: pass"), response("add is a + b", tests=ADD), response("no tests"), said("def"), said(RIGHT))
-        assert found.values == [0.0, 0.0, None, 0.0, 1.0]
-        assert found.counts == {"timeouts": 1, "errors": 0, "without_code": 1}
+    def test_failures_score_zero_and_are_counted(self) -> None:
+        no_code, no_tests = response("add is a + b", tests=ADD), response("no tests")
+        result = scores(with_code("while True: pass"), no_code, no_tests, with_code("def"), with_code(RIGHT))
+        assert result.values == [0.0, 0.0, None, 0.0, 1.0]
+        assert result.counts == {"timeouts": 1, "errors": 0, "without_code": 1}
 
-    def test_tests_of_unknown_form_are_an_error_that_says_so(self) -> None:
+    def test_tests_of_unknown_form_raise(self) -> None:
         with pytest.raises(ValueError, match="unit tests are"):
-            scores(said(RIGHT, {"in": 1}))
+            scores(with_code(RIGHT, {"in": 1}))
 
-    def test_the_batch_has_a_deadline(self) -> None:
+    def test_batch_deadline(self) -> None:
         start = time.monotonic()
-        found = scores(*[said("while True: pass")] * 8, timeout_s=30.0, batch_timeout_s=2.0)
+        result = scores(*[with_code("while True: pass")] * 8, timeout_s=30.0, batch_timeout_s=2.0)
         assert time.monotonic() - start < 20
-        assert found.counts["timeouts"] == 8
+        assert result.counts["timeouts"] == 8
 
-    def test_is_a_term_like_any_other(self) -> None:
-        whole = WeightedSum({"code": {"reward": Code(), "weight": 2.0}})
-        assert whole([said(RIGHT)]).values == [2.0]
-        assert not whole.needs_answer
+    def test_as_a_term_of_a_weighted_sum(self) -> None:
+        reward = WeightedSum({"code": {"reward": Code(), "weight": 2.0}})
+        assert reward([with_code(RIGHT)]).values == [2.0]
+        assert not reward.needs_answer
 
     @pytest.mark.parametrize("bad", [{"timeout_s": 0}, {"memory_mb": -1}, {"workers": 0}, {"walls": "none"}])
     def test_settings_out_of_range(self, bad: dict[str, Any]) -> None:
         with pytest.raises(UserError, match=f"Code: {next(iter(bad))}="):
             Code(**bad)
 
-    def test_a_machine_without_walls_is_refused_unless_asked_for(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlmods.reward.code.lacking", lambda: "this kernel has no Landlock")
+    def test_unsupported_machine_is_refused_without_walls_limits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.reward.code.missing_support", lambda: "this kernel has no Landlock")
         with pytest.raises(UserError, match=r"this kernel has no Landlock, so code cannot be confined: .* type walls=limits"):
             Code()
-        assert Code(walls="limits")([said(RIGHT)]).values == [1.0]
+        assert Code(walls="limits")([with_code(RIGHT)]).values == [1.0]
 
 
 @pytest.mark.parametrize(

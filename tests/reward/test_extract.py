@@ -32,7 +32,7 @@ from rlmods.reward.grader import extract, extract_gold
         (r"\boxed{2}<|im_end|> <|im_start|>user \boxed{3}", "2"),
     ],
 )
-def test_the_answer_is_the_last_thing_marked_as_one(text: str, answer: str) -> None:
+def test_the_last_marked_answer_is_extracted(text: str, answer: str) -> None:
     assert extract(text) == answer
 
 
@@ -49,11 +49,11 @@ def test_the_answer_is_the_last_thing_marked_as_one(text: str, answer: str) -> N
         r"\boxed{" + "1+" * 2000 + "1}",
     ],
 )
-def test_without_a_marker_a_closed_thought_and_a_sane_length_there_is_no_answer(text: str) -> None:
+def test_no_answer(text: str) -> None:
     assert extract(text) is None
 
 
-def test_a_gold_that_is_a_whole_solution_gives_its_box_or_its_last_line() -> None:
+def test_answer_of_a_gold_solution_is_its_box_or_last_line() -> None:
     assert extract_gold(r"Since $a = 3$, it is \boxed{14{,}916}.") == "14{,}916"
     assert extract_gold("5 + 7 = <<5+7=12>>12\n#### 12") == "12"
     assert extract_gold(" 12 ") == "12"
@@ -62,7 +62,7 @@ def test_a_gold_that_is_a_whole_solution_gives_its_box_or_its_last_line() -> Non
 @pytest.mark.parametrize(
     "piece", ["\\boxed{", "{", "<think>", "</think>", "<answer>", "$", "\\(", "answer is ", "#### \n", "\\boxed{1} and ", "a "]
 )
-def test_extraction_is_linear(piece: str) -> None:
+def test_extraction_takes_linear_time(piece: str) -> None:
     start = time.perf_counter()
     extract(piece * 100_000)
     assert time.perf_counter() - start < 3

@@ -1,4 +1,4 @@
-"""Answers graded by hand: `shared/golden/math_answers.jsonl`, beside the repository."""
+"""Agreement with answers graded by hand: `shared/golden/math_answers.jsonl`, next to the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from rlmods.reward.accuracy import verify
 
 GOLDEN = Path(__file__).parents[3] / "shared" / "golden" / "math_answers.jsonl"
-FLOOR = 0.98
+MIN_AGREEMENT = 0.98
 MAX_WALL_S = 3.0
 
 
@@ -29,15 +29,15 @@ def graded() -> list[tuple[dict[str, Any], bool, float]]:
     return rows
 
 
-def test_nearly_all_verdicts_agree(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
+def test_verdicts_agree(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
     clear = [(row["id"], verdict == row["expected"]) for row, verdict, _ in graded if row["expected"] is not None]
-    share = sum(agrees for _, agrees in clear) / len(clear)
-    assert share >= FLOOR, f"{share:.3f}, wrong: {[name for name, agrees in clear if not agrees]}"
+    agreement = sum(agrees for _, agrees in clear) / len(clear)
+    assert agreement >= MIN_AGREEMENT, f"{agreement:.3f}, wrong: {[name for name, agrees in clear if not agrees]}"
 
 
-def test_no_hostile_answer_is_right(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
+def test_no_hostile_answer_is_accepted(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
     assert [row["id"] for row, verdict, _ in graded if row["category"] == "hostile" and row["expected"] is False and verdict] == []
 
 
-def test_no_answer_takes_long(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
+def test_every_verdict_is_fast(graded: list[tuple[dict[str, Any], bool, float]]) -> None:
     assert max(wall for _, _, wall in graded) < MAX_WALL_S

@@ -1,4 +1,4 @@
-"""Rewards that hang, crash and exit: the batch comes back, and says what happened."""
+"""Rewards that hang, crash or exit do not affect other responses, and are counted."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from rlmods.reward import Accuracy, Format, WeightedSum
 from rlmods.reward.isolated import Isolated
 from rlmods.types import UserError
 from tests.reward.careless import Plugin
-from tests.reward.hostile import check, graded
+from tests.reward.hostile import check_scores, grade_batch
 from tests.reward.samples import response
 
 
 def zombies() -> list[str]:
-    """Children of this process that have ended and that nobody has waited for."""
-    found = []
+    """Names of the zombie children of this process."""
+    names = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:
             name, _, rest = path.read_text().rpartition(")")
@@ -32,37 +32,37 @@ def zombies() -> list[str]:
             continue
         state, parent = rest.split()[:2]
         if parent == str(os.getpid()) and state == "Z":
-            found.append(name)
-    return found
+            names.append(name)
+    return names
 
 
 def in_a_thread() -> Any:
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(graded()))
+    results: list[Any] = []
+    thread = threading.Thread(target=lambda: results.append(grade_batch()))
     thread.start()
     thread.join()
-    return found[0]
+    return results[0]
 
 
 def in_asyncio() -> Any:
     async def main() -> Any:
-        return graded()
+        return grade_batch()
 
     return asyncio.run(main())
 
 
 def in_a_thread_of_asyncio() -> Any:
     async def main() -> Any:
-        return await asyncio.to_thread(graded)
+        return await asyncio.to_thread(grade_batch)
 
     return asyncio.run(main())
 
 
-@pytest.mark.parametrize("where", [graded, in_a_thread, in_asyncio, in_a_thread_of_asyncio], ids=lambda f: f.__name__)
-def test_an_eighth_of_a_batch_is_hostile(where: Any) -> None:
-    check(*where())
+@pytest.mark.parametrize("run", [grade_batch, in_a_thread, in_asyncio, in_a_thread_of_asyncio], ids=lambda f: f.__name__)
+def test_batch_with_hostile_responses(run: Any) -> None:
+    check_scores(*run())
     assert zombies() == []
-    assert Isolated(Plugin(), timeout_s=20.0)([response(r"\boxed{3}", "3", attack=None)]).values == [1.0], "workers recover"
+    assert Isolated(Plugin(), timeout_s=20.0)([response(r"\boxed{3}", "3", attack=None)]).values == [1.0], "workers are replaced"
 
 
 @pytest.mark.slow
@@ -75,47 +75,48 @@ def test_on_two_ranks() -> None:
     ranks = [subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stderr=subprocess.PIPE) for rank in (0, 1)]
     try:
         for process in ranks:
-            _, said = process.communicate(timeout=240)
-            assert process.returncode == 0, said.decode()[-3000:]
+            _, stderr = process.communicate(timeout=240)
+            assert process.returncode == 0, stderr.decode()[-3000:]
     finally:
         for process in ranks:
             process.kill()
 
 
 class TestIsolated:
-    def test_scores_what_the_reward_scores(self) -> None:
+    def test_same_values_as_the_reward(self) -> None:
         rows = [response("<answer>1</answer>", "1"), response("1", "1"), response("", None)]
-        assert Isolated(Format(), timeout_s=60.0)(rows).values == Format()(rows).values
+        assert Isolated(Format(), timeout_s=60.0, workers=1)(rows).values == Format()(rows).values
 
-    def test_is_asked_for_by_one_field(self) -> None:
+    def test_timeout_s_of_a_term_isolates_it(self) -> None:
         rows = [response(r"\boxed{1}", "1", attack="exit"), response(r"\boxed{1}", "1", attack=None)]
         scores = WeightedSum({"plugin": {"reward": Plugin(), "timeout_s": 20.0, "weight": 2.0}})(rows)
         assert scores.values == [None, 2.0]
         assert scores.counts == {"plugin/timeouts": 0, "plugin/errors": 1}
 
-    def test_traits_are_those_of_the_reward(self) -> None:
+    def test_traits_of_the_reward_are_kept(self) -> None:
         assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs_answer
 
-    def test_the_batch_has_a_deadline(self) -> None:
+    def test_batch_deadline(self) -> None:
         start = time.monotonic()
         scores = Isolated(Plugin(), timeout_s=60.0, batch_timeout_s=2.0)([response("", "1", attack="loop")] * 4)
         assert time.monotonic() - start < 30
         assert scores.counts == {"timeouts": 4, "errors": 0}
 
-    def test_what_cannot_be_sent_is_refused_at_once(self) -> None:
-        with pytest.raises(UserError, match="this one cannot be sent there"):
+    def test_reward_that_cannot_be_pickled_is_refused(self) -> None:
+        with pytest.raises(UserError, match="this one cannot be pickled"):
             WeightedSum({"mine": {"reward": lambda rows: [0.0] * len(rows), "timeout_s": 1.0}})
         with pytest.raises(UserError, match="timeout_s=0: must be above 0"):
             Isolated(Plugin(), timeout_s=0)
 
-    def test_what_a_reward_says_arrives_whole(self) -> None:
+    def test_all_scores_of_the_reward_are_returned(self) -> None:
         reward = Accuracy()
         rows = [response(r"\boxed{1}", "1"), response(r"\boxed{2}", "1"), response("", None)]
-        alone, here = Isolated(reward, timeout_s=60.0)(rows), reward(rows)
-        assert (alone.values, alone.correct, alone.columns, alone.counts) == (here.values, here.correct, here.columns, here.counts)
+        isolated, direct = Isolated(reward, timeout_s=60.0, workers=1)(rows), reward(rows)
+        assert (isolated.values, isolated.correct) == (direct.values, direct.correct)
+        assert (isolated.columns, isolated.counts) == (direct.columns, direct.counts)
 
     @pytest.mark.parametrize("trait", ["needs_group", "gives_steps"])
     def test_a_reward_that_needs_more_than_one_response_is_refused(self, trait: str) -> None:
-        made = type("Group", (Plugin,), {trait: True})()
+        reward = type("Group", (Plugin,), {trait: True})()
         with pytest.raises(UserError, match="timeout_s scores one response at a time"):
-            Isolated(made, timeout_s=1.0)
+            Isolated(reward, timeout_s=1.0)

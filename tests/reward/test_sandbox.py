@@ -1,4 +1,4 @@
-"""What code in the sandbox cannot do, tried out."""
+"""Attempts of sandboxed code to do harm or to cheat."""
 
 from __future__ import annotations
 
@@ -13,29 +13,29 @@ from pathlib import Path
 import pytest
 
 from rlmods.reward.sandbox import walls
-from rlmods.reward.sandbox.run import Limits, Ran, lacking, run_program, run_tests
+from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.tests import read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
 
-pytestmark = pytest.mark.skipif(lacking() is not None, reason=f"cannot confine code here: {lacking()}")
+pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
 
 LIMITS = Limits(timeout_s=1.5, memory_mb=256, output_bytes=10_000)
 
 
-def run(source: str, stdin: str = "") -> Ran:
+def run(source: str, stdin: str = "") -> RunResult:
     return run_program(source, stdin, LIMITS)
 
 
 def children(pid: int) -> list[int]:
-    found = []
+    pids = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             if path.read_text().rpartition(")")[2].split()[1] == str(pid):
-                found.append(int(path.parent.name))
-    return found
+                pids.append(int(path.parent.name))
+    return pids
 
 
-def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
+def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.05)
@@ -44,20 +44,20 @@ def until(condition: Callable[[], bool], seconds: float = 20.0) -> bool:
 
 class TestPrograms:
     def test_read_and_print(self) -> None:
-        assert run("print(sum(map(int, input().split())))", "1 2 3") == Ran("ok", "6\n")
+        assert run("print(sum(map(int, input().split())))", "1 2 3") == RunResult("ok", "6\n")
 
     def test_have_the_standard_library_and_threads(self) -> None:
         source = "import bisect, collections, decimal, fractions, heapq, itertools, math, random, re, string, threading, typing\n"
         source += "done = threading.Thread(target=lambda: print('in a thread'))\ndone.start()\ndone.join()"
-        assert run(source) == Ran("ok", "in a thread\n")
+        assert run(source) == RunResult("ok", "in a thread\n")
 
-    def test_packages_can_be_asked_for(self) -> None:
-        assert run("import numpy").said == "ModuleNotFoundError: No module named 'numpy'"
-        ran = run_program("import numpy; print(numpy.arange(3).sum())", "", Limits(packages=True, memory_mb=2048))
-        assert ran == Ran("ok", "3\n")
+    def test_packages_are_optional(self) -> None:
+        assert run("import numpy").stderr_line == "ModuleNotFoundError: No module named 'numpy'"
+        result = run_program("import numpy; print(numpy.arange(3).sum())", "", Limits(packages=True, memory_mb=2048))
+        assert result == RunResult("ok", "3\n")
 
-    def test_an_exception_is_an_error_and_says_so(self) -> None:
-        assert run("1 / 0") == Ran("error", "", "ZeroDivisionError: division by zero")
+    def test_exceptions_and_exit_codes_are_errors(self) -> None:
+        assert run("1 / 0") == RunResult("error", "", "ZeroDivisionError: division by zero")
         assert run("import sys; sys.exit(3)").status == "error"
         assert run("def").status == "error"
 
@@ -105,7 +105,7 @@ HARM = {
     "root directory": "import os; os.chroot('.')",
     "memory": "x = bytearray(10**9)",
     "attributes by a new call": "import ctypes; assert ctypes.CDLL(None).syscall(463, -100, b'{home}/secret', 0, b'user.x', 0, 0) != -1",
-    "a call that nobody knows": "import ctypes; assert ctypes.CDLL(None).syscall(999) != -1",
+    "an unknown system call": "import ctypes; assert ctypes.CDLL(None).syscall(999) != -1",
     "outliving its parent": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0) == 0",
     "the grader": "import rlmods.reward.accuracy",
 }
@@ -117,57 +117,57 @@ class TestHarm:
         secret = tmp_path / "secret"
         secret.write_text("gold")
         before = (secret.stat().st_mode, secret.stat().st_uid, secret.stat().st_mtime_ns)
-        ran = run(HARM[what].format(home=tmp_path))
-        assert ran.status == "error", ran
-        assert ran.stdout == ""
+        result = run(HARM[what].format(home=tmp_path))
+        assert result.status == "error", result
+        assert result.stdout == ""
         assert [path.name for path in tmp_path.iterdir()] == ["secret"]
         assert secret.read_text() == "gold"
         assert (secret.stat().st_mode, secret.stat().st_uid, secret.stat().st_mtime_ns) == before
         assert not any(Path(folder, "rlmods_was_here").exists() for folder in ("/tmp", "/dev/shm"))
 
-    def test_would_be_done_without_walls(self, tmp_path: Path) -> None:
-        """The trials above can tell."""
+    def test_succeeds_without_walls(self, tmp_path: Path) -> None:
+        """Shows that the attempts above fail because of the walls."""
         (tmp_path / "secret").write_text("gold")
-        open_door = Limits(timeout_s=3, memory_mb=256, confined=False)
+        unconfined = Limits(timeout_s=3, memory_mb=256, confined=False)
         for what in ("home", "list", "passwords", "write", "make a folder", "mode", "times", "socket", "process", "rename"):
-            assert run_program(HARM[what].format(home=tmp_path), "", open_door).status == "ok", what
+            assert run_program(HARM[what].format(home=tmp_path), "", unconfined).status == "ok", what
             (tmp_path / "secret").write_text("gold")
 
     @pytest.mark.parametrize("source", ["while True: pass", "import time; time.sleep(60)", "input()\nwhile True: pass"])
-    def test_of_taking_for_ever_ends_in_time(self, source: str) -> None:
+    def test_endless_programs_are_stopped_at_the_timeout(self, source: str) -> None:
         start = time.monotonic()
         assert run(source, "\n").status == "timeout"
         assert time.monotonic() - start < LIMITS.timeout_s + 5
 
-    def test_of_printing_for_ever_ends_at_the_cap(self) -> None:
-        ran = run("while True: print('x' * 100)")
-        assert (ran.status, len(ran.stdout)) == ("output", LIMITS.output_bytes)
+    def test_endless_output_is_stopped_at_the_limit(self) -> None:
+        result = run("while True: print('x' * 100)")
+        assert (result.status, len(result.stdout)) == ("output", LIMITS.output_bytes)
 
-    def test_of_ignoring_the_end_does_not_help(self) -> None:
+    def test_ignoring_signals_does_not_prevent_the_timeout(self) -> None:
         source = "import signal\nfor n in range(1, 32):\n    try: signal.signal(n, signal.SIG_IGN)\n    except OSError: pass\n"
         source += "while True: pass"
         assert run(source).status == "timeout"
 
-    def test_root_has_no_powers_left(self) -> None:
+    def test_capabilities_are_dropped(self) -> None:
         source = "import ctypes\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\ndata = (ctypes.c_uint32 * 6)(*[7] * 6)\n"
         source += "assert ctypes.CDLL(None).capget(header, data) == 0\nprint(list(data))"
-        assert run(source) == Ran("ok", "[0, 0, 0, 0, 0, 0]\n")
+        assert run(source) == RunResult("ok", "[0, 0, 0, 0, 0, 0]\n")
 
-    def test_it_ends_with_its_parent(self) -> None:
+    def test_ends_with_its_parent(self) -> None:
         code = "import sys; sys.path.insert(0, sys.argv[1])\nfrom rlmods.reward.sandbox.run import Limits, run_program\n"
         code += "run_program('import time; time.sleep(60)', '', Limits(timeout_s=50))"
         root = str(Path(walls.__file__).parents[3])
         parent = subprocess.Popen([sys.executable, "-c", code, root])
         try:
-            assert until(lambda: children(parent.pid) != []), "the sandbox has started"
+            assert wait_until(lambda: children(parent.pid) != []), "the sandbox has started"
             time.sleep(0.5)
             [child] = children(parent.pid)
         finally:
             parent.kill()
             parent.wait()
-        assert until(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
+        assert wait_until(lambda: not Path(f"/proc/{child}").exists() or "\nState:\tZ" in Path(f"/proc/{child}/status").read_text())
 
-    def test_nothing_is_left_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_no_files_or_descriptors_are_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
         before = len(os.listdir("/proc/self/fd"))
         for source in ("print(1)", "while True: pass", "1 / 0"):
@@ -176,14 +176,14 @@ class TestHarm:
         assert list(tmp_path.iterdir()) == []
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_without_walls_there_is_an_error_and_no_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_failing_to_start_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.sandbox.run.BOOT", "import sys; sys.exit('no such thing')")
         with pytest.raises(RuntimeError, match="the sandbox did not start: no such thing"):
             run("print(1)")
 
-    def test_other_systems_are_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_unsupported_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.platform", "darwin")
-        assert walls.missing() == "darwin has neither Landlock nor seccomp"
+        assert walls.missing_support() == "darwin has neither Landlock nor seccomp"
 
 
 def passed(source: str, *tests: str, entry_point: str | None = None) -> list[bool]:
@@ -191,7 +191,7 @@ def passed(source: str, *tests: str, entry_point: str | None = None) -> list[boo
 
 
 class TestAssertions:
-    def test_call_what_the_code_defines(self) -> None:
+    def test_call_the_names_that_the_code_defines(self) -> None:
         source = "def add(a, b):\n    return a + b\nLIMIT = 3"
         assert passed(source, "assert add(1, 2) == 3", "assert add([1], [2]) == [1, 2]", "assert add(1, 2) == 4") == [True, True, False]
 
@@ -206,18 +206,18 @@ class TestAssertions:
         tests = [f"assert same({value}) == {value} and type(same({value})) is type({value})" for value in values]
         assert passed(source, *tests) == [True] * len(values)
 
-    def test_objects_and_what_is_changed_in_place(self) -> None:
+    def test_objects_and_in_place_changes(self) -> None:
         source = "class Stack:\n    def __init__(self): self.items = []\n    def push(self, x): self.items.append(x)\n"
         source += "def clear(x): x.clear()"
         tests = ["s = Stack(); s.push(1); s.push(2); assert s.items == [1, 2]", "x = [1]; clear(x); assert x == []"]
         tests += ["assert Stack().items == []"]
         assert passed(source, *tests) == [True, True, True]
 
-    def test_exceptions_arrive(self) -> None:
+    def test_exceptions_reach_the_test(self) -> None:
         source = "def f(): raise ValueError('no')"
         assert passed(source, "try: f()\nexcept ValueError as e: assert str(e) == 'no'\nelse: assert False", "f()") == [True, False]
 
-    def test_an_endless_one_costs_those_after_it(self) -> None:
+    def test_tests_after_a_timeout_fail(self) -> None:
         results, status = run_tests("def f(x):\n    while x: pass", ["f(0)", "f(1)", "f(0)"], LIMITS)
         assert (results, status) == ([True, False, False], "timeout")
 
@@ -266,25 +266,24 @@ CHEATS = {
 
 class TestCheating:
     @pytest.mark.parametrize("how", CHEATS)
-    def test_does_not_pay(self, how: str) -> None:
-        """The code under test and what it can reach."""
+    def test_fails_the_tests(self, how: str) -> None:
         assert passed(CHEATS[how], "assert f(1) == 2 and f(2) == 3", "assert f(3) == 4") == [False, False]
 
     @pytest.mark.parametrize("what", SHADOWS)
-    def test_with_names_that_the_test_uses_does_not_pay(self, what: str) -> None:
+    def test_redefining_names_used_by_the_tests_fails_them(self, what: str) -> None:
         source, test = SHADOWS[what]
         assert passed(source, test, entry_point="f") == [False]
 
-    def test_modules_that_a_test_forgets_to_import_are_there(self) -> None:
+    def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
 
 
 class TestReadTests:
     def test_programs(self) -> None:
-        want = (("1\n2", "3"), ("4", "5"))
-        assert read_tests({"inputs": ["1\n2", "4"], "outputs": ["3", 5]}).cases == want
-        assert read_tests('[{"input": "1\\n2", "output": "3"}, {"input": "4", "output": "5"}]').cases == want
-        assert read_tests({"inputs": [["1", "2"], "4"], "outputs": [["3"], "5"]}).cases == want
+        cases = (("1\n2", "3"), ("4", "5"))
+        assert read_tests({"inputs": ["1\n2", "4"], "outputs": ["3", 5]}).cases == cases
+        assert read_tests('[{"input": "1\\n2", "output": "3"}, {"input": "4", "output": "5"}]').cases == cases
+        assert read_tests({"inputs": [["1", "2"], "4"], "outputs": [["3"], "5"]}).cases == cases
 
     @pytest.mark.parametrize("output", ["[5]", "5"])
     @pytest.mark.parametrize("source", ["def f(a, b): return a + b", "class Solution:\n    def f(self, a, b): return a + b"])
@@ -293,20 +292,20 @@ class TestReadTests:
         assert passed(source, *tests.asserts, entry_point=tests.entry_point) == [True, True]
         assert passed(source.replace("+", "-"), *tests.asserts, entry_point=tests.entry_point) == [False, False]
 
-    def test_functional_ones_have_an_argument_a_line(self) -> None:
-        given = [{"input": "[1, 2]\n3", "output": "[1, 2, 3]", "testtype": "functional"}]
-        tests = read_tests(given, "add")
+    def test_functional_tests_have_one_argument_per_line(self) -> None:
+        unit_tests = [{"input": "[1, 2]\n3", "output": "[1, 2, 3]", "testtype": "functional"}]
+        tests = read_tests(unit_tests, "add")
         source = "class Solution:\n    def add(self, xs, x): return xs + [x]"
         assert passed(source, *tests.asserts, entry_point="add") == [True]
-        assert read_tests({"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "f"}).asserts[0].startswith("found = candidate(*[1, 2])")
+        assert read_tests({"inputs": ["1\n2"], "outputs": ["3"], "fn_name": "f"}).asserts[0].startswith("result = candidate(*[1, 2])")
         with pytest.raises(ValueError, match="functional unit tests need the name of the function"):
-            read_tests(given)
+            read_tests(unit_tests)
 
     def test_assertions(self) -> None:
         assert read_tests(["assert f(1) == 2"]).asserts == ("assert f(1) == 2",)
-        whole = read_tests("def check(candidate):\n    assert candidate(1) == 2", "f")
-        assert whole.asserts[0].endswith("\ncheck(candidate)\n")
-        assert whole.entry_point == "f"
+        tests = read_tests("def check(candidate):\n    assert candidate(1) == 2", "f")
+        assert tests.asserts[0].endswith("\ncheck(candidate)\n")
+        assert tests.entry_point == "f"
 
     @pytest.mark.parametrize(
         "bad",
@@ -328,20 +327,20 @@ class TestReadTests:
 
 
 @pytest.mark.parametrize(
-    ("said", "wanted", "same"),
+    ("stdout", "expected", "same"),
     [
         ("1 2\n3\n", "1 2\n3", True), ("1 2 \n3", "1 2\n3", True), ("1 2 3", "1 2\n3", False), ("1", "2", False), ("", "1", False),
         ("0.3333333", "0.333333333", True), ("0.33", "0.3333", False), ("1", "1.0", True), ("1.0", "1", False), ("YES", "Yes", False),
         ("nan", "1.0", False), ("inf", "1.5", False),
     ],
 )  # fmt: skip
-def test_same_output(said: str, wanted: str, same: bool) -> None:
-    assert same_output(said, wanted) is same
+def test_same_output(stdout: str, expected: str, same: bool) -> None:
+    assert same_output(stdout, expected) is same
 
 
-def test_values_that_nobody_encodes_are_refused() -> None:
+def test_invalid_encoded_values_are_refused() -> None:
     for bad in ({"list": 3}, {"what": []}, {"a": 1, "b": 2}, [1]):
         with pytest.raises((ValueError, TypeError)):
             decode(bad)
-    with pytest.raises(TypeError, match="object is no plain value"):
+    with pytest.raises(TypeError, match="object is not a plain value"):
         encode(object())

@@ -19,12 +19,12 @@ CONF = Path(__file__).parents[2] / "conf"
 Values = list[float | None]
 
 
-def says(result: object) -> object:
+def constant(result: object) -> object:
     return lambda responses: result
 
 
 def weighted(*terms: tuple[float, object]) -> WeightedSum:
-    return WeightedSum({f"t{index}": {"weight": weight, "reward": says(result)} for index, (weight, result) in enumerate(terms)})
+    return WeightedSum({f"t{index}": {"weight": weight, "reward": constant(result)} for index, (weight, result) in enumerate(terms)})
 
 
 def total(*terms: tuple[float, object], rows: int = 2, tokens: int = 0) -> Scores:
@@ -36,19 +36,19 @@ def test_the_weighted_terms_add_up_to_the_total(terms: list[tuple[float, Values]
     scores = total(*terms, (2.0, [None] * 4), rows=4)
     for row, value in enumerate(scores):
         scored = [(weight, scores.terms[f"t{index}"][row]) for index, (weight, _) in enumerate(terms) if weight]
-        shares = [weight * score for weight, score in scored if score is not None]
-        assert value == (pytest.approx(sum(shares)) if shares else None)
+        weighted_scores = [weight * score for weight, score in scored if score is not None]
+        assert value == (pytest.approx(sum(weighted_scores)) if weighted_scores else None)
 
 
-def test_a_term_that_abstains_is_left_out_and_the_sum_abstains_when_all_do() -> None:
+def test_abstaining_terms_are_left_out_and_the_sum_abstains_if_all_do() -> None:
     assert list(total((1.0, [1.0, None, None]), (0.5, [1.0, 1.0, None]), rows=3)) == [1.5, 0.5, None]
 
 
-def test_terms_counts_columns_and_correctness_keep_their_names() -> None:
-    inner = WeightedSum({"a": {"reward": says([1.0])}})
+def test_names_of_terms_counts_and_columns() -> None:
+    inner = WeightedSum({"a": {"reward": constant([1.0])}})
     graded = Scores([0.0], correct=[True], counts={"timeouts": 1}, columns={"extracted": ["5"]})
     later = Scores([0.0], correct=[False])
-    rewards = {"plain": says([2.0]), "acc": says(graded), "in": inner, "z": says(later)}
+    rewards = {"plain": constant([2.0]), "acc": constant(graded), "in": inner, "z": constant(later)}
     scores = WeightedSum({name: {"reward": reward} for name, reward in rewards.items()})([response()])
     assert scores.correct == [True]
     assert scores.counts == {"acc/timeouts": 1}
@@ -77,20 +77,20 @@ class TestMonitor:
 
     GOLD = Scores([1.0, None], correct=[True, None])
 
-    def test_pays_nothing_and_lets_the_sum_abstain(self) -> None:
+    def test_does_not_count_in_the_sum(self) -> None:
         scores = total((1.0, [None, 0.25]), (0.0, [7.0, 7.0]))
         assert list(scores) == [None, 0.25]
         assert scores.terms["t1"] == [7.0, 7.0]
 
-    def test_its_correctness_is_known_and_decides_nothing(self) -> None:
+    def test_its_correctness_is_only_monitored(self) -> None:
         scores = total((1.0, [0.5, 0.5]), (0.0, self.GOLD))
         assert (scores.correct, scores.monitored) == ([True, None], True)
         nested = WeightedSum({"inner": {"reward": weighted((1.0, [0.5, 0.5]), (0.0, self.GOLD))}})([response()] * 2)
         assert (nested.correct, nested.monitored) == ([True, None], True)
 
-    def test_a_paid_term_that_knows_comes_first(self) -> None:
-        paid = Scores([0.0, 0.0], correct=[False, True])
-        scores = total((0.0, self.GOLD), (0.1, paid))
+    def test_correctness_of_a_weighted_term_comes_first(self) -> None:
+        weighted_scores = Scores([0.0, 0.0], correct=[False, True])
+        scores = total((0.0, self.GOLD), (0.1, weighted_scores))
         assert (scores.correct, scores.monitored) == ([False, True], False)
         assert not total((1.0, [0.5, 0.5])).monitored
 
@@ -99,17 +99,17 @@ class TestMonitor:
         assert total((1.0, steps), (0.0, self.GOLD), tokens=2).tokens == steps.tokens
         assert total((1.0, [1.0, 1.0]), (0.0, steps), tokens=2).tokens is None
 
-    def test_asks_nothing_of_the_data(self) -> None:
+    def test_needs_no_answer(self) -> None:
         terms = {"a": {"reward": Format()}, "b": {"reward": Accuracy(), "weight": 0.0}}
         assert not WeightedSum(terms).needs_answer
 
-    def test_alone_is_refused(self) -> None:
+    def test_only_zero_weights_are_refused(self) -> None:
         with pytest.raises(UserError, match=r"every weight is 0.*reward\.terms\.t0\.weight=1"):
             weighted((0.0, [1.0]), (0.0, [1.0]))
 
 
 @pytest.mark.parametrize("gives", [True, False])
-def test_it_gives_steps_if_a_paid_term_does(gives: bool) -> None:
+def test_gives_steps_if_a_weighted_term_does(gives: bool) -> None:
     class Steps:
         gives_steps = gives
 
@@ -121,7 +121,7 @@ def test_it_gives_steps_if_a_paid_term_does(gives: bool) -> None:
 
 
 @pytest.mark.parametrize("result", [torch.tensor([1.0, 2.0]), (1, 2.0), [True, torch.tensor(2.0)], Scores([1.0, 2.0])])
-def test_any_sequence_of_numbers_will_do(result: object) -> None:
+def test_any_sequence_of_numbers_is_accepted(result: object) -> None:
     assert list(total((1.0, result))) == [1.0, 2.0]
 
 
@@ -131,8 +131,8 @@ def test_any_sequence_of_numbers_will_do(result: object) -> None:
         ([1.0], "reward t0: 1 values for 2 responses"),
         ([1.0, math.nan], "reward t0: response 1 scored nan"),
         ([1.0, math.inf], "reward t0: response 1 scored inf"),
-        (["1.0", 1.0], "reward t0: response 0 scored '1.0', which is no number"),
-        ([{}, 1.0], "reward t0: response 0 scored {}, which is no number"),
+        (["1.0", 1.0], "reward t0: response 0 scored '1.0', which is not a number"),
+        ([{}, 1.0], "reward t0: response 0 scored {}, which is not a number"),
         (1.0, "reward t0: returned float"),
         ("ab", "reward t0: returned str"),
         (None, "reward t0: returned NoneType"),
@@ -141,12 +141,12 @@ def test_any_sequence_of_numbers_will_do(result: object) -> None:
         (Scores([1.0, 1.0], tokens=[[1.0], [None, math.nan]]), "reward t0: response 1 scored nan"),
     ],
 )
-def test_a_result_that_is_no_score_is_refused_by_name(result: object, message: str) -> None:
+def test_invalid_results_are_refused(result: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         total((1.0, result))
 
 
-def test_a_term_that_raises_is_named_with_its_line() -> None:
+def test_an_exception_names_the_term_and_its_line() -> None:
     def broken(responses: Sequence[Response]) -> list[float]:
         raise KeyError("colour")
 
@@ -158,12 +158,12 @@ MALFORMED = [{"weight": 1.0}, {"reward": Format(), "w": 2}, {"reward": Format(),
 
 
 @pytest.mark.parametrize("terms", [{}, *({"a": term} for term in MALFORMED)])
-def test_terms_written_wrongly_are_refused(terms: dict[str, object]) -> None:
+def test_malformed_terms_are_refused(terms: dict[str, object]) -> None:
     with pytest.raises(UserError, match="WeightedSum"):
         WeightedSum(terms)  # type: ignore[arg-type]
 
 
-def test_it_needs_an_answer_if_a_term_does() -> None:
+def test_needs_an_answer_if_a_term_does() -> None:
     assert WeightedSum({"a": {"reward": Format()}, "b": {"reward": Accuracy()}}).needs_answer
     assert not WeightedSum({"a": {"reward": Format()}}).needs_answer
 

@@ -1,6 +1,6 @@
-"""From a response to a verdict: extract -> tokens -> parse -> compare (values, evaluate, realset).
+"""Grader of mathematical answers: extract -> tokens -> parse -> compare (values, evaluate, realset).
 
-Imports neither torch nor anything else that is slow to start with, and never evaluates text.
+Importing it loads neither torch nor any other slow package. No text is ever evaluated as code.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ __all__ = ["extract", "extract_gold", "same_answer", "same_plain", "verify"]
 
 
 def verify(text: str, gold: str) -> bool:
-    """Whether the answer that `text` gives is the `gold` one. A text or gold that is not a string is wrong."""
+    """Return True if the answer extracted from `text` equals `gold`; False if either is not a string."""
     if not isinstance(text, str) or not isinstance(gold, str):
         return False
     answer = extract(text)

@@ -1,7 +1,7 @@
-"""Values of syntax trees: exact rationals wherever the tree allows them, 100 digits where it does not, under a budget of steps and sizes.
+"""Evaluation of syntax trees: exact rationals where the tree allows them, otherwise 100 digits, within a budget of steps and sizes.
 
-Two expressions that agree at several random points are taken to be equal, as in the lemma of Schwartz and Zippel. Unlike simplification by
-a computer algebra system this decides every pair in bounded time, trigonometric and logarithmic ones alike.
+Two expressions that agree at several random points are taken to be equal (Schwartz-Zippel lemma). Unlike simplification by a computer
+algebra system, this decides every pair in bounded time, including trigonometric and logarithmic expressions.
 """
 
 from __future__ import annotations
@@ -32,34 +32,35 @@ from rlmods.reward.grader.tokens import ParseError
 POINTS = 6
 """Random points at which expressions are compared: the last two have negative coordinates."""
 MAX_STEPS = 40_000
-"""Of one comparison, however many members and points it looks at. A function counts for several steps, and so does a long number."""
+"""Steps per comparison, over all its members and points. Functions and long numbers count for several steps."""
 MAX_TERMS = 2_000
+"""Terms of one sum or product."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
 
 
 class _Budget(threading.local):
-    left = MAX_STEPS
+    remaining = MAX_STEPS
 
 
 _budget = _Budget()
 
 
-def renew_budget() -> None:
-    """A new comparison begins, in this thread."""
-    _budget.left = MAX_STEPS
+def reset_budget() -> None:
+    """Reset this thread's budget for a new comparison."""
+    _budget.remaining = MAX_STEPS
 
 
 def spend(steps: int) -> None:
-    """Raises TooLarge where the comparison has taken too many."""
-    _budget.left -= steps
-    if _budget.left < 0:
+    """Deduct `steps` from the budget. Raises TooLarge when it is exhausted."""
+    _budget.remaining -= steps
+    if _budget.remaining < 0:
         raise TooLarge("too many steps")
 
 
 def evaluate(node: Node, point: int = 0) -> Value:
-    """The value of `node` with its symbols at random point number `point`. Raises TooLarge or Undefined."""
+    """Return the value of `node` with its symbols at random point number `point`. Raises TooLarge or Undefined."""
     try:
-        return _Evaluation(point).value(node, {})
+        return _Evaluator(point).value(node, {})
     except (ZeroDivisionError, ValueError, OverflowError, TypeError) as error:
         if isinstance(error, ParseError):
             raise
@@ -67,11 +68,11 @@ def evaluate(node: Node, point: int = 0) -> Value:
 
 
 def free_names(node: Node) -> frozenset[str]:
-    own = {node.text} if node.op in ("name", "apply") else set()
-    return frozenset(own).union(*(free_names(arg) for arg in node.args))
+    names = {node.text} if node.op in ("name", "apply") else set()
+    return frozenset(names).union(*(free_names(arg) for arg in node.args))
 
 
-class _Evaluation:
+class _Evaluator:
     def __init__(self, point: int) -> None:
         self.point = point
 
@@ -91,9 +92,9 @@ class _Evaluation:
         if node.op == "matrix":
             width = len(node.args[0].args)
             return tuple(tuple(args[start : start + width]) for start in range(0, len(args), width))
-        return self.checked(self.operate(node, args))
+        return self.check_size(self.operate(node, args))
 
-    def checked(self, value: Value) -> Value:
+    def check_size(self, value: Value) -> Value:
         if isinstance(value, Fraction):
             spend(bits(value) // 64)
             if bits(value) > MAX_BITS:
@@ -110,7 +111,7 @@ class _Evaluation:
         return self.random(name)
 
     def random(self, name: str) -> Fraction:
-        """A rational in (0.2, 2.2), or its negative for half of the names at the last two points."""
+        """Return a rational in (0.2, 2.2), or its negative for half of the names at the last two points."""
         digest = zlib.crc32(f"{name}/{self.point}".encode())
         sign = -1 if self.point >= POINTS - 2 and (digest + self.point) % 2 else 1
         return sign * (Fraction(digest % 1999, 1000) + Fraction(211, 1009))
@@ -166,5 +167,5 @@ class _Evaluation:
         for index in range(int(start), int(stop) + 1):
             spend(3)
             term = self.value(node.args[2], {**bound, node.text: Fraction(index)})
-            total = self.checked(self.binary("+" if node.op == "sum" else "*", total, term))
+            total = self.check_size(self.binary("+" if node.op == "sum" else "*", total, term))
         return total

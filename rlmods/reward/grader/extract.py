@@ -1,16 +1,16 @@
-"""What a response claims as its answer: the last thing it marks as such, and nothing where it marks nothing.
+"""Extraction of the final answer from a response: the last part that is marked as an answer, or None.
 
-Every rule is a linear scan. A number that merely stands last is not an answer, so that guessing in passing earns nothing.
+Every rule is a linear scan. An unmarked last number in a long response is not an answer, so that numbers in passing earn nothing.
 """
 
 from __future__ import annotations
 
 import re
 
-LONGEST_ANSWER = 1000
-"""Characters. A longer "answer" is no answer; it also bounds what the parser may be asked to read."""
-LONGEST_BARE = 300
-"""Characters. A response without any marker counts as an answer by itself only up to this length."""
+MAX_ANSWER_CHARS = 1000
+"""Longer texts are not answers; this also bounds the input of the parser."""
+MAX_UNMARKED_CHARS = 300
+"""A response without any marker counts as an answer only up to this length."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s${}\\]+)")
 _BETWEEN_BOXES = re.compile(
@@ -27,40 +27,40 @@ _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
 
 
 def extract(text: str) -> str | None:
-    r"""The answer that `text` gives, or None.
+    r"""Return the final answer in `text`, or None.
 
-    Only what follows the last `</think>` counts, and nothing does inside a `<think>` that is never closed. Then, first rule that applies:
+    Only text after the last `</think>` counts; an unclosed `<think>` means no answer. Then the first of these rules that applies:
     the last `\boxed{}` (boxes joined by "and", "or" or a comma are one list), `<answer>`, `####`, "Answer:" or "the answer is",
-    and last a text that as a whole is short: its last formula, or all of it.
+    and for a short text its last formula, or the whole text.
     """
     text = text.rpartition("</think>")[2]
     if "<think>" in text:
         return None
     text = _CHAT_TURN.split(text, maxsplit=1)[0].strip()
-    found = _boxed(text)
-    if found is None:
-        found = _tagged(text)
-    if found is None and (lines := _HASHES.findall(text)):
-        found = lines[-1]
-    if found is None:
-        found = _stated(text)
-    if found is None and len(text) <= LONGEST_BARE:
-        found = _last_formula(text) or text
-    found = (found or "").strip()
-    return found if 0 < len(found) <= LONGEST_ANSWER else None
+    answer = _boxed(text)
+    if answer is None:
+        answer = _tagged(text)
+    if answer is None and (lines := _HASHES.findall(text)):
+        answer = lines[-1]
+    if answer is None:
+        answer = _stated(text)
+    if answer is None and len(text) <= MAX_UNMARKED_CHARS:
+        answer = _last_formula(text) or text
+    answer = (answer or "").strip()
+    return answer if 0 < len(answer) <= MAX_ANSWER_CHARS else None
 
 
 def extract_gold(gold: str) -> str:
-    r"""The answer inside a gold text: its `\boxed{}` or `####` line if it is a whole solution, else all of it."""
-    found = _boxed(gold)
-    if found is None and (lines := _HASHES.findall(gold)):
-        found = lines[-1]
-    return (gold if found is None else found).strip()
+    r"""Return the answer of a gold text: the `\boxed{}` or `####` line of a whole solution, otherwise all of it."""
+    answer = _boxed(gold)
+    if answer is None and (lines := _HASHES.findall(gold)):
+        answer = lines[-1]
+    return (gold if answer is None else answer).strip()
 
 
 def boxes(text: str) -> list[tuple[int, int, str | None]]:
-    r"""(start, end, content) of each outermost `\boxed{}` or `\fbox{}`; the content is None where the brace is never closed."""
-    found: list[tuple[int, int, str | None]] = []
+    r"""Return (start, end, content) of each outermost `\boxed{}` or `\fbox{}`; content is None if the brace is never closed."""
+    spans: list[tuple[int, int, str | None]] = []
     position = 0
     while match := _BOX.search(text, position):
         if match[1] != "{":
@@ -70,21 +70,21 @@ def boxes(text: str) -> list[tuple[int, int, str | None]]:
             end = _closing_brace(text, match.end())
             content = None if end is None else text[match.end() : end]
             position = len(text) if end is None else end + 1
-        found.append((match.start(), position, content))
-    return found
+        spans.append((match.start(), position, content))
+    return spans
 
 
 def _boxed(text: str) -> str | None:
-    found = boxes(text)
-    if not found:
+    spans = boxes(text)
+    if not spans:
         return None
-    start, _, answer = found[-1]
+    start, _, answer = spans[-1]
     if answer is None:
         return ""
-    for before, end, content in reversed(found[:-1]):
-        if content is None or len(answer) > LONGEST_ANSWER or not _BETWEEN_BOXES.fullmatch(text[end:start]):
+    for previous_start, end, content in reversed(spans[:-1]):
+        if content is None or len(answer) > MAX_ANSWER_CHARS or not _BETWEEN_BOXES.fullmatch(text[end:start]):
             break
-        start, answer = before, f"{content}, {answer}"
+        start, answer = previous_start, f"{content}, {answer}"
     return answer
 
 
@@ -103,20 +103,20 @@ def _closing_brace(text: str, start: int) -> int | None:
 
 
 def _tagged(text: str) -> str | None:
-    """The content of the last `<answer>...</answer>`."""
+    """Content of the last `<answer>...</answer>`."""
     end = text.rfind("</answer>")
     start = text.rfind("<answer>", 0, max(end, 0))
     return None if start < 0 else text[start + len("<answer>") : end]
 
 
 def _stated(text: str) -> str | None:
-    """What follows the last "Answer:" or "the answer is", up to the end of its sentence."""
+    """Text after the last "Answer:" or "the answer is", up to the end of its sentence."""
     statements = list(_STATED.finditer(text))
     if not statements:
         return None
     rest = text[statements[-1].end() :].strip().strip("*").strip()
-    if (several := _FORMULAS.match(rest)) is not None:
-        return several[0]
+    if (formulas := _FORMULAS.match(rest)) is not None:
+        return formulas[0]
     if (formula := _MATH.match(rest)) is not None:
         return _with_unit(rest, formula)
     sentence = _SENTENCE_END.split(rest, maxsplit=1)[0]
@@ -129,6 +129,6 @@ def _last_formula(text: str) -> str | None:
 
 
 def _with_unit(text: str, formula: re.Match[str]) -> str:
-    """The formula, with a percent sign that was left outside."""
+    """Return the formula, with a percent sign that follows it."""
     body = next(group for group in formula.groups() if group is not None)
     return body + "%" if _UNIT_AFTER.match(text, formula.end()) else body

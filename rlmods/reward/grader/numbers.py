@@ -13,7 +13,7 @@ Value = Any
 """A Fraction, a 100-digit real or complex number (mpmath), or a tuple of rows of those."""
 
 DIGITS = 100
-"""So many because golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only behind the 57th."""
+"""Precision. Golds like (2+sqrt 3)^50 + (2-sqrt 3)^50 differ from a wrong answer only after the 57th digit."""
 MAX_BITS = 40_000
 MAX_FACTORIAL = 2_000
 _ANALYTIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "asin", "acos", "atan", "asec", "acsc", "acot"))
@@ -21,15 +21,15 @@ _threads = threading.local()
 
 
 class TooLarge(ParseError):  # noqa: N818
-    """Evaluating it would pass a bound."""
+    """Evaluating the expression would exceed a size limit."""
 
 
 class Undefined(ParseError):  # noqa: N818
-    """It has no value: a division by zero, a set in a sum, a series with a symbolic bound."""
+    """The expression has no value: a division by zero, a set in a sum, a series with a symbolic bound."""
 
 
 def mp() -> Any:
-    """This thread's 100-digit arithmetic: an mpmath context must not be shared between threads."""
+    """Return this thread's 100-digit arithmetic: an mpmath context must not be shared between threads."""
     if not hasattr(_threads, "mp"):
         from mpmath.ctx_mp import MPContext  # type: ignore[import-untyped, unused-ignore]
 
@@ -43,7 +43,7 @@ def as_mp(value: Value) -> Any:
 
 
 def close(first: Value, second: Value) -> bool:
-    """Equality: exact between rationals, else to 85 of the 100 digits (and a zero is within 90 of it)."""
+    """Return True if equal: exactly for rationals, otherwise to 85 of the 100 digits (to within 1e-90 of a zero)."""
     if isinstance(first, tuple) or isinstance(second, tuple):
         return isinstance(first, tuple) and isinstance(second, tuple) and _close_matrices(first, second)
     if isinstance(first, Fraction) and isinstance(second, Fraction):
@@ -183,7 +183,7 @@ def _binomial(n: Value, k: Value) -> Value:
 
 
 def _root(x: Value, degree: Value) -> Value:
-    """The real root where there is one; exact where it is rational."""
+    """Return the real root if there is one, exact if it is rational."""
     if not isinstance(degree, Fraction) or degree.denominator != 1 or not 1 <= degree <= 1000:
         return power(x, divide(Fraction(1), degree))
     n = int(degree)

@@ -1,4 +1,4 @@
-"""Tokens to a syntax tree, by recursive descent. Nothing is evaluated here, and no text ever reaches `eval` or a computer algebra system.
+"""Recursive-descent parser of answers. Nothing is evaluated here, and no text ever reaches `eval` or a computer algebra system.
 
 answer   = relation (separator relation)*                     1, 2 or 3;   x = 1 and y = 2
 relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
@@ -14,7 +14,7 @@ from __future__ import annotations
 from fractions import Fraction
 from functools import reduce
 
-from rlmods.reward.grader.syntax import Cursor, Node, bounded, number
+from rlmods.reward.grader.syntax import Cursor, Node, check_height, number
 from rlmods.reward.grader.tokens import FUNCTIONS, UNITS, ParseError, Token, clean, tokenize
 
 RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~=", "in"})
@@ -24,12 +24,12 @@ _ABSTRACT_FUNCTIONS = frozenset("fghFGP")
 
 
 def parse(text: str, *, thousands: bool = True) -> Node:
-    """The tree of an answer. Raises ParseError where it is none, or too deep or too long to be one."""
+    """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
     node = parser.answer()
     if parser.peek.kind != "end":
         raise ParseError(f"unexpected {parser.peek.text!r}")
-    return bounded(node)
+    return check_height(node)
 
 
 class _Parser(Cursor):
@@ -91,30 +91,30 @@ class _Parser(Cursor):
             elif self.accept("pmod"):
                 start = self.position
                 self.factor()
-                node = Node("unit", (node,), "^mod" + self.since(start))
-            elif self.atom_ahead(function=not juxtaposed_only):
+                node = Node("unit", (node,), "^mod" + self.text_since(start))
+            elif self.next_is_atom(function=not juxtaposed_only):
                 node = Node("*", (node, self.factor()))
             else:
                 return node
 
     def unit(self, node: Node) -> Node:
-        """A unit, or any words, behind a quantity: kept by name, without weight in the value."""
+        """Parse a unit, or any words, after a quantity: kept by name, without effect on the value."""
         words = [self.peek.text]
         self.position += 1
-        while self.peek.kind == "text" or (self.ahead("/") and self.tokens[self.position + 1].kind == "text"):
+        while self.peek.kind == "text" or (self.next_is("/") and self.tokens[self.position + 1].kind == "text"):
             words.append(self.peek.text)
             self.position += 1
         if self.accept("^"):
             start = self.position
             self.script()
-            words.append("^" + self.since(start))
+            words.append("^" + self.text_since(start))
         return Node("unit", (node,), " ".join(UNITS.get(word, word) for word in words))
 
     def factor(self) -> Node:
         minuses = 0
         while sign := self.accept("-", "+"):
             minuses += sign == "-"
-        with self.deeper():
+        with self.nested():
             node = self.postfix(self.atom())
         return reduce(lambda node, _: Node("neg", (node,)), range(minuses), node)
 
@@ -129,25 +129,24 @@ class _Parser(Cursor):
             else:
                 return node
 
-    def atom_ahead(self, *, function: bool) -> bool:
-        """Whether a factor follows without an operator between. A number right behind a number is a typo, not a product."""
+    def next_is_atom(self, *, function: bool) -> bool:
+        """Return True if a factor follows without an operator. A number right after a number is a typo, not a product."""
         kind, text = self.peek.kind, self.peek.text
         if kind == "number":
-            before = self.tokens[self.position - 1]
-            return before.kind != "number"
+            return self.tokens[self.position - 1].kind != "number"
         if kind == "op":
             return text in ("(", "{", "[") or (text == "|" and not self.inside_bars)
         return kind == "name" or (kind == "word" and text not in _NO_ATOM and (function or text not in FUNCTIONS))
 
     def tower(self, base: Node) -> Node:
-        """2^3^2 is 2^9."""
+        """Parse exponents, right to left: 2^3^2 is 2^9."""
         levels = [base, self.script()]
         while self.accept("^"):
             levels.append(self.script())
         return reduce(lambda exponent, base: Node("^", (base, exponent)), reversed(levels))
 
     def script(self) -> Node:
-        """A superscript or subscript: a braced expression, or a single signed atom."""
+        """Parse a superscript or subscript: a braced expression, or a single signed atom."""
         if self.accept("{"):
             node = self.relation()
             self.expect("}")
@@ -155,7 +154,7 @@ class _Parser(Cursor):
         return Node("neg", (self.atom(),)) if self.accept("-") else self.atom()
 
     def atom(self) -> Node:
-        with self.deeper():
+        with self.nested():
             return self.single()
 
     def single(self) -> Node:
@@ -170,15 +169,15 @@ class _Parser(Cursor):
             return Node("text", text=text)
         if kind == "word":
             return self.word(text)
-        if self.ahead("(", "[", "{", r"\{"):
+        if self.next_is("(", "[", "{", r"\{"):
             return self.group()
-        if self.ahead("|") and not self.inside_bars:
+        if self.next_is("|") and not self.inside_bars:
             return self.bars()
         raise ParseError(f"unexpected {text!r}")
 
     def number_atom(self, node: Node) -> Node:
         whole = node.value is not None and node.text.isdecimal()
-        if whole and self.ahead("_"):
+        if whole and self.next_is("_"):
             self.position += 1
             return Node("base", (node, self.script()), node.text)
         if whole and (fraction := self.mixed_part()) is not None:
@@ -186,9 +185,9 @@ class _Parser(Cursor):
         return node
 
     def mixed_part(self) -> Node | None:
-        r"""The fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`; None, and nothing consumed, where there is none."""
+        r"""Parse the fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`. Without one, return None and consume nothing."""
         start = self.position
-        if self.ahead("frac"):
+        if self.next_is("frac"):
             self.position += 1
             node = self.word("frac")
             if all(arg.op == "number" and arg.text.isdecimal() for arg in node.args):
@@ -208,17 +207,17 @@ class _Parser(Cursor):
         node = Node("name", text=name + primes)
         if self.accept("_"):
             node = Node("name", (self.script(),), name + primes)
-        if name in _ABSTRACT_FUNCTIONS and self.ahead("("):
+        if name in _ABSTRACT_FUNCTIONS and self.next_is("("):
             inside = self.group()
             return Node("apply", (node, *(inside.args if inside.op == "group" else (inside,))))
         return node
 
     def group(self) -> Node:
-        """Brackets of any kind. One item in round or bare brackets is that item; several are a tuple, an interval, a list or a set."""
+        """Parse brackets of any kind. One item in round brackets or braces is that item; several are a tuple, interval, list or set."""
         opening = self.expect(*_CLOSING)
         bars, self.inside_bars = self.inside_bars, False
         closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
-        empty = opening == r"\{" and self.ahead(*closings)
+        empty = opening == r"\{" and self.next_is(*closings)
         content = Node("list") if empty else self.answer()
         if opening == "{" and self.accept("choose"):
             content = Node("call", (content, self.answer()), "binom")
@@ -256,7 +255,7 @@ class _Parser(Cursor):
         raise ParseError(f"unexpected {name}")
 
     def argument(self) -> Node:
-        r"""An argument as LaTeX reads it: a brace group, or one token, of which a number gives only its first digit (`\frac12`)."""
+        r"""Parse an argument as LaTeX does: a brace group, or one token, and of a number only its first digit (`\frac12`)."""
         token = self.peek
         if token.kind == "number" and len(token.text) > 1 and token.text.isdecimal():
             self.tokens[self.position] = Token("number", token.text[1:])
@@ -272,7 +271,7 @@ class _Parser(Cursor):
         power = subscript = None
         while operator := self.accept("^", "_"):
             power, subscript = (self.script(), subscript) if operator == "^" else (power, self.script())
-        if self.ahead("(", "{"):
+        if self.next_is("(", "{"):
             inside = self.group()
             args = inside.args if inside.op in ("group", "list") else (inside,)
         else:
@@ -285,7 +284,7 @@ class _Parser(Cursor):
         return node if power is None else Node("^", (node, power))
 
     def call_without_brackets(self) -> Node:
-        r"""`\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is sin(x) / 2, and `\sin \sin x` nests."""
+        r"""Parse an unbracketed argument: `\sin 2x \cos y` is sin(2x) cos(y), `\sin x / 2` is sin(x) / 2, `\sin \sin x` nests."""
         if self.peek.kind == "word" and self.peek.text in FUNCTIONS:
             return self.factor()
         return self.product(juxtaposed_only=True)
@@ -295,7 +294,7 @@ class _Parser(Cursor):
         if self.accept("["):
             degree = self.sum()
             self.expect("]")
-        inside = self.group() if self.ahead("{", "(") else self.atom()
+        inside = self.group() if self.next_is("{", "(") else self.atom()
         return Node("call", (inside,) if degree is None else (inside, degree), "sqrt")
 
     def series(self, name: str) -> Node:
@@ -318,7 +317,7 @@ class _Parser(Cursor):
         while not self.accept("end"):
             rows[-1] += (self.sum(),)
             while separator := self.accept("&", "\\\\"):
-                if separator == "\\\\" and not self.ahead("end"):
+                if separator == "\\\\" and not self.next_is("end"):
                     rows.append(())
         if self.environment_name() != environment or len({len(row) for row in rows}) != 1:
             raise ParseError("not a rectangular matrix")

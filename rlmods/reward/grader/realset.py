@@ -1,4 +1,4 @@
-"""Sets of real numbers: finite unions of intervals and points, and the inequalities that say the same."""
+"""Sets of real numbers: finite unions of intervals and points, also written as inequalities."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rlmods.reward.grader.numbers import Value, as_mp, close, is_real, mp
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
 
-_FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
+FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<=", "=": "=", "!=": "!="}
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """An interval, or a point where both ends are the same number and closed."""
+    """An interval, or a point: both ends are the same number and closed."""
 
     low: Value
     low_closed: bool
@@ -26,7 +26,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class RealSet:
-    """Disjoint pieces in rising order."""
+    """Disjoint pieces in ascending order."""
 
     pieces: tuple[Piece, ...]
 
@@ -37,7 +37,7 @@ class RealSet:
 
 
 def real_set(node: Node) -> RealSet:
-    """The set that a bracket pair, a set in braces, an inequality in one unknown or a union of those means. Raises ParseError otherwise."""
+    """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of those; otherwise raise ParseError."""
     if node.op == "rel":
         return _from_relation(node)
     if node.op == "list":
@@ -53,24 +53,24 @@ def real_set(node: Node) -> RealSet:
 
 
 def combine(sets: list[RealSet], member: Callable[[list[bool]], bool]) -> RealSet:
-    """The numbers x for which `member` holds of [x in set for each set]: walk over all the ends and the gaps between them."""
-    spend(16 * sum(len(one.pieces) for one in sets) ** 2)
-    ends = _distinct([end for one in sets for piece in one.pieces for end in (piece.low, piece.high)] + [-mp().inf, mp().inf])
+    """Return the numbers x for which `member` holds of [x in set for each set], by testing every end and every gap between ends."""
+    spend(16 * sum(len(subset.pieces) for subset in sets) ** 2)
+    ends = _distinct([end for subset in sets for piece in subset.pieces for end in (piece.low, piece.high)] + [-mp().inf, mp().inf])
     atoms: list[tuple[Piece, bool]] = []
     for left, right in zip(ends, [*ends[1:], None], strict=True):
         if not mp().isinf(as_mp(left)):
-            atoms.append((Piece(left, True, left, True), member([_contains(one, left) for one in sets])))
+            atoms.append((Piece(left, True, left, True), member([_contains(subset, left) for subset in sets])))
         if right is not None:
             middle = _between(left, right)
-            atoms.append((Piece(left, False, right, False), member([_contains(one, middle) for one in sets])))
+            atoms.append((Piece(left, False, right, False), member([_contains(subset, middle) for subset in sets])))
     merged: list[Piece] = []
-    joined = False
+    previous_inside = False
     for piece, inside in atoms:
-        if inside and joined:
+        if inside and previous_inside:
             merged[-1] = Piece(merged[-1].low, merged[-1].low_closed, piece.high, piece.high_closed)
         elif inside:
             merged.append(piece)
-        joined = inside
+        previous_inside = inside
     return RealSet(tuple(merged))
 
 
@@ -79,12 +79,12 @@ def _from_relation(node: Node) -> RealSet:
     if operators == ["in"]:
         return real_set(node.args[1])
     unknowns = [arg for arg in node.args if free_names(arg)]
-    if any(operator not in _FLIPPED for operator in operators) or len({unknown.text for unknown in unknowns}) != 1:
+    if any(operator not in FLIPPED for operator in operators) or len({unknown.text for unknown in unknowns}) != 1:
         raise ParseError("not an inequality in one unknown")
     halves = []
     for operator, left, right in zip(operators, node.args[:-1], node.args[1:], strict=True):
         if _is_unknown(right):
-            left, right, operator = right, left, _FLIPPED[operator]
+            left, right, operator = right, left, FLIPPED[operator]
         if not _is_unknown(left):
             raise ParseError("not an inequality in one unknown")
         halves.append(_half_line(operator, _number(right)))
@@ -114,7 +114,7 @@ def _number(node: Node) -> Value:
 def _interval(low: Value, low_closed: bool, high: Value, high_closed: bool) -> RealSet:
     order = _compare(low, high)
     if order > 0 or (order == 0 and not (low_closed and high_closed)):
-        raise ParseError("an interval from high to low")
+        raise ParseError("the interval's ends are in descending order")
     infinite = [bool(mp().isinf(as_mp(end))) for end in (low, high)]
     return RealSet((Piece(low, low_closed and not infinite[0], high, high_closed and not infinite[1]),))
 
@@ -142,9 +142,9 @@ def _between(low: Value, high: Value) -> Value:
     return a + 1 if mp().isinf(b) else (a + b) / 2
 
 
-def _contains(one: RealSet, x: Value) -> bool:
+def _contains(subset: RealSet, x: Value) -> bool:
     def inside(piece: Piece) -> bool:
         low, high = _compare(piece.low, x), _compare(x, piece.high)
         return (low < 0 or (low == 0 and piece.low_closed)) and (high < 0 or (high == 0 and piece.high_closed))
 
-    return any(inside(piece) for piece in one.pieces)
+    return any(inside(piece) for piece in subset.pieces)

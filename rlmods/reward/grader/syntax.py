@@ -1,4 +1,4 @@
-"""The tree that an answer is read into, and the cursor that reads it."""
+"""Syntax tree of an answer, and the token cursor of the parser."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from fractions import Fraction
 from rlmods.reward.grader.tokens import ParseError, Token
 
 MAX_EXPONENT_DIGITS = 3
-"""With the digits of a token that stays below 4300 digits, the most that Python turns into text."""
+"""With the digits of one token, this stays below 4300 digits, the most that Python converts to text."""
 MAX_DEPTH = 60
-"""Of the parser's recursion: 30 brackets in brackets."""
+"""Depth of the parser's recursion: 30 nested brackets."""
 MAX_HEIGHT = 200
-"""Of a tree."""
+"""Height of a tree."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One node of the tree."""
+    """One node of the syntax tree."""
 
     op: str
     """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil, sum, prod, base, unit,
     group, list, rel, ratio, matrix, cup, cap, setminus."""
     args: tuple[Node, ...] = ()
     text: str = ""
-    """Its name: a symbol, a function, the bracket pair of a group, the unit, the operators of a relation (space-separated)."""
+    """Name: a symbol, a function, the bracket pair of a group, the unit, the operators of a relation (space-separated)."""
     value: Fraction | None = None
-    """Of a number."""
+    """Value of a number."""
 
 
 def number(literal: str) -> Node:
-    """A decimal literal, exact. `0.1r6` is 0.1666..."""
+    """Return the node of a decimal literal, with its exact value. `0.1r6` is 0.1666..."""
     plain, _, period = literal.partition("r")
     mantissa, _, exponent = plain.lower().partition("e")
     if len(exponent.lstrip("+-")) > MAX_EXPONENT_DIGITS:
@@ -44,8 +44,8 @@ def number(literal: str) -> Node:
     return Node("number", text=literal, value=value)
 
 
-def bounded(root: Node) -> Node:
-    """`root`. Raises ParseError where it is so high, as in 5!!!!!!, that recursion over it could fail."""
+def check_height(root: Node) -> Node:
+    """Return `root`. Raises ParseError for a tree so high, as of 5!!!!!!, that recursion over it could fail."""
     level: tuple[Node, ...] = (root,)
     for _ in range(MAX_HEIGHT):
         level = tuple(arg for node in level for arg in node.args)
@@ -55,7 +55,7 @@ def bounded(root: Node) -> Node:
 
 
 class Cursor:
-    """A position in a list of tokens."""
+    """Position in a list of tokens."""
 
     def __init__(self, tokens: list[Token]) -> None:
         self.tokens = tokens
@@ -63,8 +63,8 @@ class Cursor:
         self.depth = 0
 
     @contextmanager
-    def deeper(self) -> Iterator[None]:
-        """One level of recursion. Raises ParseError at too many."""
+    def nested(self) -> Iterator[None]:
+        """Enter one level of recursion. Raises ParseError beyond MAX_DEPTH."""
         self.depth += 1
         if self.depth > MAX_DEPTH:
             raise ParseError("nested too deeply")
@@ -75,21 +75,21 @@ class Cursor:
     def peek(self) -> Token:
         return self.tokens[self.position]
 
-    def since(self, start: int) -> str:
-        """What was read since `start`, without the braces around it."""
+    def text_since(self, start: int) -> str:
+        """Return the text read since position `start`, without enclosing braces."""
         return "".join(token.text for token in self.tokens[start : self.position]).strip("{}")
 
-    def ahead(self, *texts: str) -> bool:
+    def next_is(self, *texts: str) -> bool:
         return self.peek.kind in ("op", "word") and self.peek.text in texts
 
     def accept(self, *texts: str) -> str | None:
-        if not self.ahead(*texts):
+        if not self.next_is(*texts):
             return None
         self.position += 1
         return self.tokens[self.position - 1].text
 
     def expect(self, *texts: str) -> str:
-        found = self.accept(*texts)
-        if found is None:
-            raise ParseError(f"expected {' or '.join(texts)}, found {self.peek.text!r}")
-        return found
+        text = self.accept(*texts)
+        if text is None:
+            raise ParseError(f"expected {' or '.join(texts)}, got {self.peek.text!r}")
+        return text

@@ -1,4 +1,4 @@
-"""Answer text to tokens: LaTeX, plain maths and the words around them. One pass, no evaluation, sizes bounded."""
+"""Tokenizer of answers: LaTeX, plain maths and the words around them. One pass, no evaluation, bounded sizes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_DIGITS = 400
 
 
 class ParseError(ValueError):
-    """Not an answer that this grammar knows, or one too large to look at."""
+    """The text is not an answer in this grammar, or is too large to parse."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,99 +20,23 @@ class Token:
     text: str
 
 
-FUNCTIONS = frozenset(
-    (
-        "sin",
-        "cos",
-        "tan",
-        "cot",
-        "sec",
-        "csc",
-        "arcsin",
-        "arccos",
-        "arctan",
-        "sinh",
-        "cosh",
-        "tanh",
-        "ln",
-        "log",
-        "lg",
-        "exp",
-        "sqrt",
-        "arcsec",
-        "arccsc",
-        "arccot",
-        "asin",
-        "acos",
-        "atan",
-        "min",
-        "max",
-        "gcd",
-        "lcm",
-    )
-)
-GREEK = frozenset(
-    (
-        "alpha",
-        "beta",
-        "gamma",
-        "delta",
-        "epsilon",
-        "varepsilon",
-        "zeta",
-        "eta",
-        "theta",
-        "vartheta",
-        "iota",
-        "kappa",
-        "lambda",
-        "mu",
-        "nu",
-        "xi",
-        "rho",
-        "sigma",
-        "tau",
-        "upsilon",
-        "phi",
-        "varphi",
-        "chi",
-        "psi",
-        "omega",
-        "Gamma",
-        "Delta",
-        "Theta",
-        "Lambda",
-        "Xi",
-        "Sigma",
-        "Phi",
-        "Psi",
-        "Omega",
-        "ell",
-    )
-)
+FUNCTIONS = frozenset((
+    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
+    "sqrt", "arcsec", "arccsc", "arccot", "asin", "acos", "atan", "min", "max", "gcd", "lcm",
+))  # fmt: skip
+GREEK = frozenset((
+    "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu",
+    "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
+    "Sigma", "Phi", "Psi", "Omega", "ell",
+))  # fmt: skip
 _CONSTANTS = {
     "pi": "pi",
     **dict.fromkeys(("infty", "infinity", "inf", "oo"), "infty"),
     **dict.fromkeys(("emptyset", "varnothing"), "emptyset"),
 }
-_STRUCTURE = frozenset(
-    (
-        "frac",
-        "binom",
-        "choose",
-        "sum",
-        "prod",
-        "overline",
-        "begin",
-        "end",
-        "lfloor",
-        "rfloor",
-        "lceil",
-        "rceil",
-        "mod",
-        "pmod",
-    )
-)
+_STRUCTURE = frozenset((
+    "frac", "binom", "choose", "sum", "prod", "overline", "begin", "end", "lfloor", "rfloor", "lceil", "rceil", "mod", "pmod",
+))  # fmt: skip
 _SYNONYMS = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
     **dict.fromkeys(("dbinom", "tbinom"), "binom"),
@@ -140,27 +64,11 @@ UNITS = {
     **{alias + "s": alias for alias in ("day", "week", "month", "year", "mile", "yard", "gram", "liter", "dollar", "cent")},
     **{"degree": "degree", "degrees": "degree", "sq": "sq", "cu": "cu", "rad": "rad", "radians": "rad", "units": "unit", "unit": "unit"},
 }
-"""Unit words and their canonical form. Two known units that differ make two answers different."""
-_SCALES = frozenset(
-    (
-        "hundred",
-        "thousand",
-        "million",
-        "billion",
-        "trillion",
-        "dozen",
-        "half",
-        "quarter",
-        "times",
-        "squared",
-        "cubed",
-        "factorial",
-        "over",
-        "plus",
-        "minus",
-        "not",
-    )
-)
+"""Unit words and their canonical form. Answers with two different known units are different."""
+_NUMBER_WORDS = frozenset((
+    "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "quarter", "times", "squared", "cubed", "factorial",
+    "over", "plus", "minus", "not",
+))  # fmt: skip
 
 _INVISIBLE = (
     r"\s+|~|\\[ ,;:!>]|\\(?:q?quad|displaystyle|textstyle|limits|nolimits|left\.?|right\.?|[bB]igg?[lr]?|phantom\{\s*\})(?![A-Za-z])"
@@ -188,24 +96,24 @@ _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
 _THIN_SPACE = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
-_CLOSING = re.compile(r"(?:\\[ ,;:!]|[\s.,;:~])+\Z")
+_TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s.,;:~])+\Z")
 _BRACED_COMMA = re.compile(r"\s*\\?\{\s*,\s*\\?\}\s*")
 
 
 def clean(text: str) -> str:
-    """`text` without what carries no meaning: math delimiters, currency and degree signs, odd Unicode, closing punctuation."""
+    """Return `text` without parts without meaning: math delimiters, currency and degree signs, unusual Unicode, trailing punctuation."""
     text = text.translate(_UNICODE)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _THIN_SPACE.sub("", text)
     text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("", _MATH_DELIMITERS.sub("", text)))
-    return _CLOSING.sub("", _BRACED_COMMA.sub(",", text)).strip()
+    return _TRAILING.sub("", _BRACED_COMMA.sub(",", text)).strip()
 
 
 def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
-    """The tokens of cleaned `text`, closed by an "end" token. `thousands`: whether 1,000 outside brackets is one number.
+    """Return the tokens of cleaned `text` and a final "end" token. If `thousands`, 1,000 outside brackets is one number.
 
-    Raises ParseError at a command or character it does not know, and when a size passes its bound.
+    Raises ParseError for an unknown command or character, and when a size limit is exceeded.
     """
     tokens: list[Token] = []
     position = depth = 0
@@ -214,33 +122,33 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
         if match is None:
             raise ParseError(f"unknown character {text[position]!r}")
         position = match.end()
-        kind, found = match.lastgroup, match[0]
+        kind, matched = match.lastgroup, match[0]
         if kind == "skip":
             continue
-        if kind == "number" and "," in found and (depth > 0 or not thousands):
-            found = found.split(",", 1)[0]
-            position = match.start() + len(found)
+        if kind == "number" and "," in matched and (depth > 0 or not thousands):
+            matched = matched.split(",", 1)[0]
+            position = match.start() + len(matched)
         if kind == "period":
-            kind, found = "number", f"{match['repeating']}r{match['period']}"
-        if len(tokens) > MAX_TOKENS or (kind == "number" and len(found) > MAX_DIGITS):
+            kind, matched = "number", f"{match['repeating']}r{match['period']}"
+        if len(tokens) > MAX_TOKENS or (kind == "number" and len(matched) > MAX_DIGITS):
             raise ParseError("too long")
-        before = tokens[-1] if tokens else None
-        tokens.extend(_classify(kind or "", match[kind] if kind in ("text", "command") else found, before))
-        depth += (found in ("(", "[", r"\{")) - (found in (")", "]", r"\}"))
+        previous = tokens[-1] if tokens else None
+        tokens.extend(_classify(kind or "", match[kind] if kind in ("text", "command") else matched, previous))
+        depth += (matched in ("(", "[", r"\{")) - (matched in (")", "]", r"\}"))
     return [*tokens, Token("end", "")]
 
 
-def _classify(kind: str, found: str, before: Token | None) -> list[Token]:
+def _classify(kind: str, matched: str, previous: Token | None) -> list[Token]:
     if kind == "number":
-        return [Token("number", found.replace(",", ""))]
+        return [Token("number", matched.replace(",", ""))]
     if kind == "op":
-        name = {r"\%": "%", r"\|": "|", r"\&": "&"}.get(found, found)
+        name = {r"\%": "%", r"\|": "|", r"\&": "&"}.get(matched, matched)
         return [Token("separator", name) if name in (",", ";") else Token("op", name)]
     if kind == "text":
-        return _prose(found.strip())
+        return _prose(matched.strip())
     if kind == "command":
-        return [_command(found)]
-    return _word(found, before)
+        return [_command(matched)]
+    return _word(matched, previous)
 
 
 def _prose(words: str) -> list[Token]:
@@ -273,9 +181,9 @@ def _command(name: str) -> Token:
     raise ParseError(f"unknown command \\{name}")
 
 
-def _word(letters: str, before: Token | None) -> list[Token]:
-    """A run of letters: a function, a constant, a separator, a unit, prose, or else a product of symbols."""
-    if letters in FUNCTIONS and not (letters == "sec" and before is not None and before.kind == "number"):
+def _word(letters: str, previous: Token | None) -> list[Token]:
+    """Tokens of a run of letters: a function, a constant, a separator, a unit, prose, or otherwise a product of symbols."""
+    if letters in FUNCTIONS and not (letters == "sec" and previous is not None and previous.kind == "number"):
         return [Token("word", letters)]
     if letters in _CONSTANTS:
         return [Token("word", _CONSTANTS[letters])]
@@ -283,8 +191,8 @@ def _word(letters: str, before: Token | None) -> list[Token]:
         return [Token("separator", letters)]
     if letters in ("percent", "pct"):
         return [Token("op", "%")]
-    if letters.lower() in _SCALES:
-        raise ParseError(f"a number word: {letters}")
+    if letters.lower() in _NUMBER_WORDS:
+        raise ParseError(f"number word: {letters}")
     if len(letters) > 3 or letters in UNITS:
         return [Token("text", letters)]
     return [Token("name", letter) for letter in letters]

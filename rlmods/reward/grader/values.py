@@ -1,4 +1,4 @@
-"""Single values: numbers, percentages, units, expressions, words, and how a decimal may stand for a number that has none."""
+"""Comparison of single values: numbers, percentages, units, expressions, words, and rounded decimals."""
 
 from __future__ import annotations
 
@@ -14,57 +14,62 @@ from rlmods.reward.grader.tokens import UNITS, clean
 _PLAIN = re.compile(r"([-+]?)(?:\\[dt]?frac\{(\d{1,100})\}\{(\d{1,100})\}|(\d{1,100})/(\d{1,100})|(\d{1,100}(?:\.\d{0,100})?|\.\d{1,100}))")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|bold|boldsymbol)\s*\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:]\s|[.:]?$)(?!.*(?<![A-Za-z(])\(?[A-Z]\))")
-"""B) 17, but not B) or C)."""
+"""A choice such as B) 17, but not B) or C)."""
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
 _SYMBOLS = re.compile(r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+")
-"""What matches _WORDS but is rather a product or difference of symbols."""
+"""Products or differences of symbols, which _WORDS matches too."""
 _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
-"""Words that are the same in capitals: Yes, even. Not so X and x, or AB and ab."""
-
-
-_SAYINGS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
-"""Words that are as short as symbols, and none."""
+"""Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
+_SHORT_WORDS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
+"""Words as short as symbols, compared without regard to case."""
 
 
 def same_plain(answer: str, gold: str) -> bool | None:
-    """The verdict where it needs no parser: the same text, two plain numbers, or a gold that is prose. None: undecided."""
+    """Return the verdict if it needs no parser: the same text, two plain numbers, or a gold that is prose. Otherwise None."""
     answer, gold = clean(answer), clean(gold)
     if not answer or not gold:
         return False
     if answer == gold:
         return True
-    right, left = plain_number(gold), plain_number(answer)
-    if right is not None and left is not None:
-        return left == right or _rounded(right, answer, left) or _rounded(left, gold, right)
+    gold_number, answer_number = plain_number(gold), plain_number(answer)
+    if gold_number is not None and answer_number is not None:
+        if answer_number == gold_number:
+            return True
+        return _is_rounding(gold_number, answer, answer_number) or _is_rounding(answer_number, gold, gold_number)
     return _same_text(answer, gold)
 
 
 def plain_number(text: str) -> Fraction | None:
-    """An integer, decimal or simple fraction."""
+    """Return the value of an integer, decimal or simple fraction; None for any other text."""
     match = _PLAIN.fullmatch(text)
     if match is None:
         return None
-    sign, top, bottom, over, under, literal = match.groups()
-    value = Fraction(literal) if literal else Fraction(int(top or over), int(bottom or under) or 1)
-    if not literal and not int(bottom or under):
+    sign, frac_top, frac_bottom, slash_top, slash_bottom, decimal = match.groups()
+    top, bottom = frac_top or slash_top, frac_bottom or slash_bottom
+    if not decimal and not int(bottom):
         return None
+    value = Fraction(decimal) if decimal else Fraction(int(top), int(bottom))
     return -value if sign == "-" else value
 
 
 def _same_text(answer: str, gold: str) -> bool | None:
-    said, wanted = _prose(answer), _prose(gold)
-    if said == wanted or (said.casefold() == wanted.casefold() and wanted.casefold() in _SAYINGS):
+    answer_words, gold_words = _strip_markup(answer), _strip_markup(gold)
+    if answer_words == gold_words or (answer_words.casefold() == gold_words.casefold() and gold_words.casefold() in _SHORT_WORDS):
         return True
-    if re.fullmatch("[A-Z]", wanted) and (choice := _CHOICE.match(said)):
-        return choice[1] == wanted
-    is_words = _WORDS.fullmatch(wanted) is not None
-    if (is_words or _WRAPPER.fullmatch(gold)) and said.casefold() == wanted.casefold() and any(map(_ANY_CASE.fullmatch, (said, wanted))):
+    if re.fullmatch("[A-Z]", gold_words) and (choice := _CHOICE.match(answer_words)):
+        return choice[1] == gold_words
+    is_words = _WORDS.fullmatch(gold_words) is not None
+    if (
+        (is_words or _WRAPPER.fullmatch(gold))
+        and answer_words.casefold() == gold_words.casefold()
+        and any(map(_ANY_CASE.fullmatch, (answer_words, gold_words)))
+    ):
         return True
-    return False if is_words and not _SYMBOLS.fullmatch(wanted) else None
+    return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
 
 
-def _prose(text: str) -> str:
-    """`text` without the marks of prose. Braces go only where no command is left whose arguments they could be."""
+def _strip_markup(text: str) -> str:
+    """Return `text` without markup of prose. Braces are removed only if no command is left whose arguments they could be."""
     text = _WRAPPER.sub(r"\1", text)
     if not re.search(r"[\\^_]", text):
         text = text.replace("{", " ").replace("}", " ")
@@ -73,6 +78,7 @@ def _prose(text: str) -> str:
 
 
 def same_value(gold: Node, answer: Node) -> bool:
+    """Return True if two single values are equal, with their units, percent signs and rounding."""
     if gold.op == "base" or answer.op == "base":
         return gold.op == "base" and answer.op == "number" and gold.text == answer.text
     if gold.op == "text" or answer.op == "text":
@@ -87,7 +93,7 @@ def same_value(gold: Node, answer: Node) -> bool:
         return same_value(gold.args[0], answer) or _equal(gold, answer)
     if answer.op == "%" and gold.op != "%":
         return _equal(gold, answer) or (_equal(gold, answer.args[0]) and not _equal(Node("floor", (Node("abs", (gold,)),)), parse("0")))
-    return _equal(gold, answer) or _rounds_to(gold, answer) or _rounds_to(answer, gold)
+    return _equal(gold, answer) or _is_rounded_decimal(gold, answer) or _is_rounded_decimal(answer, gold)
 
 
 def _known_unit(unit: str) -> bool:
@@ -95,7 +101,7 @@ def _known_unit(unit: str) -> bool:
 
 
 def _equal(gold: Node, answer: Node) -> bool:
-    """Equal at every random point at which both are real or both complex."""
+    """Return True if equal at every random point at which both are real or both complex."""
     if free_names(gold) - {"e", "i"} != free_names(answer) - {"e", "i"}:
         return _equal_at(gold, answer, range(2)) and _equal_at(gold, answer, range(POINTS))
     return _equal_at(gold, answer, range(POINTS if free_names(gold) - {"e", "i"} else 1))
@@ -105,19 +111,19 @@ def _equal_at(gold: Node, answer: Node, points: range) -> bool:
     compared = 0
     for point in points:
         try:
-            ours, theirs = evaluate(gold, point), evaluate(answer, point)
+            gold_value, answer_value = evaluate(gold, point), evaluate(answer, point)
         except Undefined:
             if point < POINTS - 2:
                 raise
             continue
-        complex_branch = point >= POINTS - 2 and is_real(ours) != is_real(theirs)
-        if not complex_branch and not close(ours, theirs):
+        complex_branch = point >= POINTS - 2 and is_real(gold_value) != is_real(answer_value)
+        if not complex_branch and not close(gold_value, answer_value):
             return False
         compared += 1
     return compared > 0
 
 
-def _rounds_to(exact: Node, decimal: Node) -> bool:
+def _is_rounded_decimal(exact: Node, decimal: Node) -> bool:
     negative = decimal.op == "neg"
     literal = decimal.args[0] if negative else decimal
     if literal.op != "number" or "." not in literal.text or literal.value is None or "e" in literal.text.lower() or "r" in literal.text:
@@ -126,13 +132,13 @@ def _rounds_to(exact: Node, decimal: Node) -> bool:
         return False
     value = evaluate(exact)
     rounded = -literal.value if negative else literal.value
-    return is_real(value) and _rounded(value if isinstance(value, Fraction) else value.real, literal.text, rounded)
+    return is_real(value) and _is_rounding(value if isinstance(value, Fraction) else value.real, literal.text, rounded)
 
 
-def _rounded(exact: Value, literal: str, value: Fraction) -> bool:
-    """Whether the decimal `literal` is `exact`, which has no finite decimal of its own, rounded to its last place.
+def _is_rounding(exact: Value, literal: str, value: Fraction) -> bool:
+    """Return True if the decimal `literal` is `exact`, which has no finite decimal, rounded to its last place.
 
-    It needs two places, and two digits that count: 0.00 is not 1/300.
+    Requires two decimal places and two significant digits: 0.00 is not 1/300.
     """
     places = len(literal.partition(".")[2]) if "/" not in literal and "frac" not in literal else 0
     if places < 2 or len(literal.lstrip("+-0.").replace(".", "")) < 2 or (isinstance(exact, Fraction) and _is_finite_decimal(exact)):

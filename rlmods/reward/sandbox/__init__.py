@@ -1,4 +1,4 @@
-"""Code that a model wrote, run where it can do no harm: `run` starts and watches, `child` is what is started, `walls` confine it.
+"""Sandbox for model-written code: `run` starts and watches a process, `child` is its entry point, `walls` confine it.
 
-Imports nothing: the confined process loads this package too, and knows nothing of rlmods.
+Imports nothing: the confined process loads this package too, without rlmods.
 """

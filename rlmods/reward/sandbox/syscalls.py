@@ -1,9 +1,9 @@
-"""Numbers of system calls, x86-64 and AArch64."""
+"""System call numbers of x86-64 and AArch64."""
 
 MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""Names of machines and what the kernel calls them (AUDIT_ARCH)."""
+"""Machine names and their AUDIT_ARCH constants."""
 
-_REFUSED = """
+_BLOCKED = """
 fork 57 -
 vfork 58 -
 execve 59 221
@@ -78,7 +78,7 @@ setxattrat 463 463
 removexattrat 466 466
 file_setattr 469 469
 """
-_BY_ARGUMENT = """
+_RESTRICTED = """
 clone 56 220
 clone3 435 435
 prlimit64 302 261
@@ -87,18 +87,18 @@ prctl 157 167
 """
 
 
-UNKNOWN = 470
-"""From this number on nobody has looked yet: those calls do not exist for a confined process."""
+FIRST_UNKNOWN = 470
+"""Calls from this number on have not been reviewed; in a confined process they do not exist."""
 
 
-def refused(machine: str) -> dict[str, int]:
-    """Calls that a confined process may not make at all, those that the machine has."""
-    return _numbers(_REFUSED, machine)
+def blocked(machine: str) -> dict[str, int]:
+    """Calls of this machine that a confined process may not make at all, by name."""
+    return _numbers(_BLOCKED, machine)
 
 
-def by_argument(machine: str) -> dict[str, int]:
-    """Calls that it may make with some arguments."""
-    return _numbers(_BY_ARGUMENT, machine)
+def restricted(machine: str) -> dict[str, int]:
+    """Calls that it may make only with some arguments, by name."""
+    return _numbers(_RESTRICTED, machine)
 
 
 def _numbers(table: str, machine: str) -> dict[str, int]:

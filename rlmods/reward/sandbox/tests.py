@@ -1,4 +1,4 @@
-"""Unit tests as data sets write them, in one form; and how much of them some code passes."""
+"""Unit tests of the formats that data sets use, and grading of code by them."""
 
 from __future__ import annotations
 
@@ -13,103 +13,102 @@ from rlmods.reward.sandbox.run import Limits, run_program, run_tests
 
 @dataclass(frozen=True)
 class Tests:
-    """Either programs' inputs and outputs, or Python that calls what the code defines."""
+    """Unit tests: either inputs and outputs of a program, or Python code that calls what the source defines."""
 
-    __test__ = False  # pytest takes a name like this for tests
+    __test__ = False  # keeps pytest from collecting the class
 
     cases: tuple[tuple[str, str], ...] = ()
     """(stdin, stdout)"""
     asserts: tuple[str, ...] = ()
     entry_point: str | None = None
-    """Name that `asserts` know as `candidate`."""
+    """Name of the function that `asserts` call `candidate`."""
 
     def __len__(self) -> int:
         return len(self.cases) + len(self.asserts)
 
 
-def read_tests(given: Any, entry_point: str | None = None) -> Tests:
-    """
-    - `{"inputs": [...], "outputs": [...]}` (APPS, TACO), a `fn_name` among them where the inputs are arguments
-    - `[{"input": ..., "output": ...}, ...]` (CodeContests, LiveCodeBench)
-    - `["assert f(1) == 2", ...]` (MBPP), or one text, whose `check(candidate)` is called if it defines that (HumanEval)
+def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
+    """Return unit tests given in one of these forms, or as JSON of one:
 
-    or any of these as JSON.
+    - `{"inputs": [...], "outputs": [...]}` (APPS, TACO), with `fn_name` if the inputs are arguments of a function
+    - `[{"input": ..., "output": ...}, ...]` (CodeContests, LiveCodeBench)
+    - `["assert f(1) == 2", ...]` (MBPP), or one text, whose `check(candidate)` is called if it defines one (HumanEval)
 
     Raises:
-        ValueError: none of these forms, or no test at all.
+        ValueError: another form, or no tests at all.
     """
-    if isinstance(given, str) and given.lstrip()[:1] in ("[", "{"):
-        given = json.loads(given)
-    if isinstance(given, str):
-        text = given + ("\ncheck(candidate)\n" if "def check(" in given and "\ncheck(" not in given else "")
-        tests = Tests(asserts=(text,), entry_point=entry_point)
-    elif isinstance(given, Mapping) and {"inputs", "outputs"} <= set(given):
-        name = given.get("fn_name") or entry_point
-        if len(given["inputs"]) != len(given["outputs"]):
-            raise ValueError(f"unit tests have {len(given['inputs'])} inputs and {len(given['outputs'])} outputs")
-        pairs = list(zip(given["inputs"], given["outputs"], strict=True))
-        tests = Tests(cases=tuple(map(_case, pairs))) if name is None else Tests((), tuple(_call(*pair) for pair in pairs), name)
-    elif isinstance(given, Sequence) and all(isinstance(test, str) for test in given):
-        tests = Tests(asserts=tuple(given), entry_point=entry_point)
-    elif isinstance(given, Sequence) and all(isinstance(test, Mapping) and {"input", "output"} <= set(test) for test in given):
-        functional = any(test.get("testtype") == "functional" for test in given)
+    if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
+        tests = json.loads(tests)
+    if isinstance(tests, str):
+        text = tests + ("\ncheck(candidate)\n" if "def check(" in tests and "\ncheck(" not in tests else "")
+        parsed = Tests(asserts=(text,), entry_point=entry_point)
+    elif isinstance(tests, Mapping) and {"inputs", "outputs"} <= set(tests):
+        name = tests.get("fn_name") or entry_point
+        if len(tests["inputs"]) != len(tests["outputs"]):
+            raise ValueError(f"unit tests have {len(tests['inputs'])} inputs and {len(tests['outputs'])} outputs")
+        pairs = list(zip(tests["inputs"], tests["outputs"], strict=True))
+        parsed = Tests(cases=tuple(map(_case, pairs))) if name is None else Tests((), tuple(_call(*pair) for pair in pairs), name)
+    elif isinstance(tests, Sequence) and all(isinstance(test, str) for test in tests):
+        parsed = Tests(asserts=tuple(tests), entry_point=entry_point)
+    elif isinstance(tests, Sequence) and all(isinstance(test, Mapping) and {"input", "output"} <= set(test) for test in tests):
+        functional = any(test.get("testtype") == "functional" for test in tests)
         if functional and entry_point is None:
             raise ValueError("functional unit tests need the name of the function, in the column entry_point")
         if functional:
-            lines = [([json.loads(line) for line in test["input"].splitlines()], test["output"]) for test in given]
-            tests = Tests((), tuple(_call(*pair) for pair in lines), entry_point)
+            lines = [([json.loads(line) for line in test["input"].splitlines()], test["output"]) for test in tests]
+            parsed = Tests((), tuple(_call(*pair) for pair in lines), entry_point)
         else:
-            tests = Tests(cases=tuple(_case((test["input"], test["output"])) for test in given))
+            parsed = Tests(cases=tuple(_case((test["input"], test["output"])) for test in tests))
     else:
         raise ValueError("unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions")
-    if not len(tests):
+    if not len(parsed):
         raise ValueError("there are no unit tests")
-    for test in tests.asserts:
+    for test in parsed.asserts:
         try:
             compile(test, "unit tests", "exec")
         except (SyntaxError, ValueError) as error:
-            raise ValueError(f"one of the unit tests is no Python: {error}") from error
-    return tests
+            raise ValueError(f"one of the unit tests is not valid Python: {error}") from error
+    return parsed
 
 
-def grade(source: str, given: Any, entry_point: str | None, limits: Mapping[str, Any], stop_early: bool) -> dict[str, Any]:
-    """What came of `source`: `passed` of `total`, and how many were out of time. A function for `reward.pool`.
+def grade(source: str, tests: Any, entry_point: str | None, limits: Mapping[str, Any], stop_early: bool) -> dict[str, Any]:
+    """Return the numbers of tests that `source` `passed`, of `total`, and of `late` (timed out). Called by workers of `reward.pool`.
 
     Args:
-        stop_early: one failure is enough; the rest are not run.
+        stop_early: do not run further programs after the first failure.
 
     Raises:
         ValueError: tests of unknown form.
         RuntimeError: this machine cannot confine code.
     """
-    tests, bounds = read_tests(given, entry_point), Limits(**limits)
+    unit_tests, run_limits = read_tests(tests, entry_point), Limits(**limits)
     passed, late = 0, 0
-    for stdin, wanted in tests.cases:
-        ran = run_program(source, stdin, bounds)
-        right = ran.status == "ok" and same_output(ran.stdout, wanted)
-        passed, late = passed + right, late + (ran.status == "timeout")
-        if stop_early and not right:
+    for stdin, expected in unit_tests.cases:
+        run = run_program(source, stdin, run_limits)
+        ok = run.status == "ok" and same_output(run.stdout, expected)
+        passed, late = passed + ok, late + (run.status == "timeout")
+        if stop_early and not ok:
             break
-    if tests.asserts:
-        results, status = run_tests(source, tests.asserts, bounds, tests.entry_point)
+    if unit_tests.asserts:
+        results, status = run_tests(source, unit_tests.asserts, run_limits, unit_tests.entry_point)
         passed, late = sum(results), int(status == "timeout")
-    return {"passed": passed, "total": len(tests), "late": late}
+    return {"passed": passed, "total": len(unit_tests), "late": late}
 
 
-def same_output(said: str, wanted: str) -> bool:
-    """Line by line, word by word; a number with a decimal point may differ by 1e-6, relative or absolute."""
-    ours, theirs = ([line.split() for line in text.strip().splitlines()] for text in (said, wanted))
-    if [len(line) for line in ours] != [len(line) for line in theirs]:
+def same_output(stdout: str, expected: str) -> bool:
+    """Compare line by line and word by word; a number with a decimal point may differ by 1e-6, relative or absolute."""
+    actual_lines, expected_lines = ([line.split() for line in text.strip().splitlines()] for text in (stdout, expected))
+    if [len(line) for line in actual_lines] != [len(line) for line in expected_lines]:
         return False
-    pairs = [pair for lines in zip(ours, theirs, strict=True) for pair in zip(*lines, strict=True)]
-    return all(a == b or _near(a, b) for a, b in pairs)
+    pairs = [pair for lines in zip(actual_lines, expected_lines, strict=True) for pair in zip(*lines, strict=True)]
+    return all(a == b or _is_close(a, b) for a, b in pairs)
 
 
-def _near(said: str, wanted: str) -> bool:
-    if "." not in wanted:
+def _is_close(word: str, expected: str) -> bool:
+    if "." not in expected:
         return False
     try:
-        return math.isclose(float(said), float(wanted), rel_tol=1e-6, abs_tol=1e-6)
+        return math.isclose(float(word), float(expected), rel_tol=1e-6, abs_tol=1e-6)
     except ValueError:
         return False
 
@@ -120,23 +119,23 @@ def _case(pair: tuple[Any, Any]) -> tuple[str, str]:
 
 
 _CALL = """\
-found = candidate(*{args!r})
-found = list(found) if isinstance(found, tuple) else found
-assert found == {wanted!r} or [found] == {wanted!r}, found
+result = candidate(*{args!r})
+result = list(result) if isinstance(result, tuple) else result
+assert result == {expected!r} or [result] == {expected!r}, result
 """
-"""APPS wraps the wanted value in a list, others do not; JSON knows no tuples."""
+"""APPS wraps the expected value in a list, others do not; JSON has no tuples."""
 
 
-def _call(args: Any, wanted: Any) -> str:
-    given = _values(args) if isinstance(args, str) else args
-    expected = json.loads(wanted) if isinstance(wanted, str) else wanted
-    return _CALL.format(args=given, wanted=expected)
+def _call(args: Any, expected: Any) -> str:
+    arguments = _values(args) if isinstance(args, str) else args
+    value = json.loads(expected) if isinstance(expected, str) else expected
+    return _CALL.format(args=arguments, expected=value)
 
 
 def _values(text: str) -> list[Any]:
-    """Arguments as one JSON list, or as JSON values a line each."""
+    """Arguments given as one JSON list, or as one JSON value per line."""
     try:
-        found = json.loads(text)
+        value = json.loads(text)
     except json.JSONDecodeError:
         return [json.loads(line) for line in text.splitlines()]
-    return found if isinstance(found, list) and "\n" not in text.strip() else [found]
+    return value if isinstance(value, list) and "\n" not in text.strip() else [value]

@@ -1,4 +1,4 @@
-"""What a process can no longer do, from the inside and for good. Linux, x86-64 and AArch64, no privileges needed.
+"""Irrevocable restrictions that a process puts on itself. Linux, x86-64 and AArch64, no privileges needed.
 
 - Landlock: files outside the given folders cannot be opened, and none can be written, made or removed.
 - seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
@@ -6,7 +6,7 @@
 - capabilities: root has none left.
 - limits: seconds of processor time, address space, file size, open files, core dumps.
 
-Imported by a bare interpreter: the standard library alone, and little of it.
+Imported by a bare interpreter: uses little of the standard library and nothing else.
 """
 
 import ctypes
@@ -22,36 +22,36 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SIGKILL = 1, 38, 22, 
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (map), read a file, list a folder
 _FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""All rights to files that an ABI of Landlock knows, by the first that knows them."""
+"""All file access rights, by the first Landlock ABI that defines them."""
 
 _CLONE_THREAD = 0x10000
 _OWNER_COMMANDS = (8, 10, 15)  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
 
 
-class NoWallsError(Exception):
-    """This machine cannot confine a process: what is missing."""
+class UnsupportedError(Exception):
+    """This machine cannot confine a process; the message names what is missing."""
 
 
-def missing() -> str | None:
-    """What this machine lacks, or None."""
+def missing_support() -> str | None:
+    """Return what this machine lacks to confine a process, or None."""
     if not sys.platform.startswith("linux"):
         return f"{sys.platform} has neither Landlock nor seccomp"
     if os.uname().machine not in syscalls.MACHINES:
-        return f"no list of system calls for {os.uname().machine}"
+        return f"system call numbers of {os.uname().machine} are not known"
     if _landlock_abi() < 1:
-        return "this kernel has no Landlock (Linux 5.13 and later, switched on)"
+        return "this kernel has no Landlock (it needs Linux 5.13 or later, with Landlock enabled)"
     return None
 
 
 def confine(readable: list[str], *, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
-    """Raise all walls around this process. Raises NoWallsError where one cannot be raised.
+    """Put all restrictions on this process. Raises UnsupportedError if one is not available.
 
     Args:
-        readable: files and folders that stay readable; those that are not there are skipped.
-        parent: process id whose end ends this process.
+        readable: files and folders that stay readable; missing ones are skipped.
+        parent: id of the parent process; this process ends with it.
     """
-    if (lack := missing()) is not None:
-        raise NoWallsError(lack)
+    if (reason := missing_support()) is not None:
+        raise UnsupportedError(reason)
     limit(cpu_s=cpu_s, memory_mb=memory_mb, file_bytes=file_bytes, parent=parent)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
     _landlock(readable)
@@ -60,22 +60,22 @@ def confine(readable: list[str], *, cpu_s: int, memory_mb: int, file_bytes: int,
 
 
 def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
-    """The limits alone, which every Unix has."""
+    """Set resource limits only, which every Unix has."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
-    wanted = {
+    limits = {
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_AS: memory_mb * 2**20,
         resource.RLIMIT_FSIZE: file_bytes,
         resource.RLIMIT_NOFILE: 64,
         resource.RLIMIT_CORE: 0,
     }
-    for kind, most in wanted.items():
+    for kind, value in limits.items():
         hard = resource.getrlimit(kind)[1]
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(kind, (most, most))
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(kind, (value, value))
 
 
 def _landlock_abi() -> int:
@@ -102,7 +102,7 @@ def _landlock(readable: list[str]) -> None:
 
 
 def _drop_capabilities() -> None:
-    """None of root's powers, even for root."""
+    """Drop all capabilities, also for root."""
     _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
 
 
@@ -117,22 +117,22 @@ def _seccomp() -> None:
 
 
 def _filter(machine: str) -> list[tuple[int, int, int, int]]:
-    """A program for the kernel's packet filter: (code, jump if true, jump if false, operand)."""
-    load, equal, at_least, any_bit, give = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, kill, refuse, unknown = (give, 0, 0, 0x7FFF0000), (give, 0, 0, 0x80000000), (give, 0, 0, 0x50000 | 1), (give, 0, 0, 0x50000 | 38)
+    """Return the seccomp BPF program as instructions (code, jump if true, jump if false, operand)."""
+    load, equal, at_least, any_bit, ret = 0x20, 0x15, 0x35, 0x45, 0x06
+    allow, kill, refuse, unknown = (ret, 0, 0, 0x7FFF0000), (ret, 0, 0, 0x80000000), (ret, 0, 0, 0x50000 | 1), (ret, 0, 0, 0x50000 | 38)
     first, second = (load, 0, 0, 16), (load, 0, 0, 24)  # arguments of the call
-    some = syscalls.by_argument(machine)
+    restricted = syscalls.restricted(machine)
     steps = [(load, 0, 0, 4), (equal, 1, 0, syscalls.MACHINES[machine]), kill]
-    steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # x86's other calling convention
-    for number in syscalls.refused(machine).values():
+    steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # the x32 ABI of x86-64
+    for number in syscalls.blocked(machine).values():
         steps += [(equal, 0, 1, number), refuse]
-    steps += [(at_least, 0, 1, syscalls.UNKNOWN), unknown]
-    steps += [(equal, 0, 3, some["prctl"]), first, (equal, 0, 1, _PR_SET_PDEATHSIG), refuse, (load, 0, 0, 0)]
-    steps += [(equal, 0, 1, some["clone3"]), unknown]  # its flags are out of a filter's reach; libc falls back on clone
-    steps += [(equal, 0, 4, some["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
-    steps += [(equal, 0, 4, some["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
+    steps += [(at_least, 0, 1, syscalls.FIRST_UNKNOWN), unknown]
+    steps += [(equal, 0, 3, restricted["prctl"]), first, (equal, 0, 1, _PR_SET_PDEATHSIG), refuse, (load, 0, 0, 0)]
+    steps += [(equal, 0, 1, restricted["clone3"]), unknown]  # its flags are in memory, which a filter cannot read; libc falls back to clone
+    steps += [(equal, 0, 4, restricted["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
+    steps += [(equal, 0, 4, restricted["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
     commands = [step for command in _OWNER_COMMANDS for step in ((equal, 0, 1, command), refuse)]
-    return [*steps, (equal, 0, 1 + len(commands), some["fcntl"]), second, *commands, allow]
+    return [*steps, (equal, 0, 1 + len(commands), restricted["fcntl"]), second, *commands, allow]
 
 
 def _prctl(option: int, *values: object) -> None:
@@ -141,5 +141,5 @@ def _prctl(option: int, *values: object) -> None:
 
 def _checked(result: int, what: str) -> int:
     if result < 0:
-        raise NoWallsError(f"{what}: {os.strerror(ctypes.get_errno())}")
+        raise UnsupportedError(f"{what}: {os.strerror(ctypes.get_errno())}")
     return result

@@ -1,6 +1,6 @@
-"""Plain values as JSON lines between two processes that do not trust each other: no pickle, no class of the other side.
+"""Plain values as JSON lines between two processes that do not trust each other: no pickle, no classes of the other process.
 
-Imported by a bare interpreter: the standard library alone.
+Imported by a bare interpreter: uses the standard library only.
 """
 
 import json
@@ -10,8 +10,8 @@ from typing import Any, BinaryIO
 MAX_LINE_BYTES = 16 * 2**20
 
 
-class GoneError(Exception):
-    """The other side has ended, or says more than `MAX_LINE_BYTES` in one line."""
+class ConnectionLostError(Exception):
+    """The other process has ended, or has sent an invalid message or one longer than `MAX_LINE_BYTES`."""
 
 
 def send(stream: BinaryIO, message: dict[str, Any]) -> None:
@@ -19,24 +19,24 @@ def send(stream: BinaryIO, message: dict[str, Any]) -> None:
         stream.write(json.dumps(message).encode() + b"\n")
         stream.flush()
     except BrokenPipeError as error:
-        raise GoneError("the other process has ended") from error
+        raise ConnectionLostError("the other process has ended") from error
 
 
 def receive(stream: BinaryIO) -> dict[str, Any]:
     line = stream.readline(MAX_LINE_BYTES + 1)
     if not line.endswith(b"\n"):
-        raise GoneError("the other process has ended" if len(line) <= MAX_LINE_BYTES else "a value too large")
+        raise ConnectionLostError("the other process has ended" if len(line) <= MAX_LINE_BYTES else "a value too large")
     message = json.loads(line)
     if not isinstance(message, dict):
-        raise GoneError("not a message")
+        raise ConnectionLostError("not a message")
     return message
 
 
 def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """A JSON value that `decode` turns back; subclasses of plain types travel as those.
+    """Return a JSON value for `decode`. Values of subclasses of plain types are sent as the plain type.
 
     Args:
-        other: what stands for a value that is not plain; without it that is a TypeError.
+        other: returns a JSON stand-in for a value that is not plain. Without it, such a value raises TypeError.
     """
     if value is None or isinstance(value, bool | str):
         return value if not isinstance(value, str) else str.__str__(value)
@@ -54,15 +54,15 @@ def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     if isinstance(value, dict):
         return {"dict": [[encode(k, other), encode(v, other)] for k, v in value.items()]}
     if other is None:
-        raise TypeError(f"{type(value).__name__} is no plain value")
+        raise TypeError(f"{type(value).__name__} is not a plain value")
     return {"other": other(value)}
 
 
 def decode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
-    """The value again. Raises ValueError for what `encode` does not write.
+    """Return the value from its `encode` form. Raises ValueError for anything else.
 
     Args:
-        other: makes something of what stands for a value that is not plain.
+        other: returns the value for the stand-in of a value that is not plain.
     """
     if value is None or isinstance(value, bool | str | int):
         return value

@@ -1,32 +1,24 @@
-"""What holds of every gold: it equals itself however it is written, nothing else equals it, and nothing that is written runs or hangs.
+"""Gold answers of many kinds, with equal and with wrong answers, as hypothesis strategies.
 
-A `Case` is a gold with other ways to say the same and with answers that say something else, all made from the numbers that made the gold.
+A `Case` is a gold answer, other ways to write it, and answers with another value, all made from the same random numbers.
 """
 
 from __future__ import annotations
 
-import json
 import math
 import re
-import subprocess
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, settings
 from hypothesis import strategies as st
 
-from rlmods.reward.accuracy import verify
-
 each_kind = settings(max_examples=30, deadline=None, derandomize=True)
-"""For each of some 40 kinds of gold."""
+"""Settings of a property of each kind of gold, of which there are about 40."""
 any_text = settings(max_examples=100, deadline=None, derandomize=True)
-MAX_SECONDS = 1.0
-"""Of this thread: other work on the machine does not count."""
+"""Settings of a property of all kinds or texts."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +29,10 @@ class Case:
 
 
 def case(gold: str, same: Iterable[str], wrong: Iterable[str], **values: object) -> Case:
-    """«a+1» in any of the texts is the value of that expression, «+b» is b with its sign, as a further term of a sum."""
+    """Replace «a+1» in the texts by the value of that expression, and «+b» by b with its sign, as a term of a sum."""
 
     def fill(text: str) -> str:
-        return re.sub("«([^»]+)»", lambda found: term(found[1]), text)
+        return re.sub("«([^»]+)»", lambda match: term(match[1]), text)
 
     def term(expression: str) -> str:
         value = eval(expression, {"abs": abs}, values)
@@ -107,8 +99,8 @@ def percent(n: int, d: int) -> Case:
 UNITS = {"cm": "centimeters", "kg": "kilograms", "km": "kilometers", "ft": "feet", "hours": "hrs", "dollars": "dollar", "minutes": "minute"}
 
 
-def unit(n: int, d: int, ours: str, theirs: str) -> Case:
-    names = {"u": ours, "v": theirs, "long": UNITS[ours], "other": UNITS[theirs]}
+def unit(n: int, d: int, name: str, other: str) -> Case:
+    names = {"u": name, "v": other, "long": UNITS[name], "other": UNITS[other]}
     same = ["«n» «u»", "«n»«u»", r"«n» \mathrm{«u»}", r"«n»\ \text{«long»}", r"«n»\,\text{ «u»}", "«n»", "x = «n» «u»", "«n».0 «long»"]
     wrong = [r"«n+d»\text{ «u»}", r"-«n»\text{ «u»}", r"«n»\text{ «v»}", "«n» «other»", "«n» «u»^2", "«n+d»", "«n» «u»/«v»"]
     wrong += ["(«n» «u», «n» «u»)"]
@@ -116,10 +108,10 @@ def unit(n: int, d: int, ours: str, theirs: str) -> Case:
     return case(r"«n»\text{ «u»}", same, wrong, n=n, d=d, **names)
 
 
-def power_of_a_unit(n: int, ours: str, power: int) -> Case:
+def power_of_a_unit(n: int, name: str, power: int) -> Case:
     same = ["«n» «u»^«p»", r"«n»\text{ «u»}^{ «p» }", r"«n»\text{ «u»}^«p»", "«n» «long»^«p»", "«n»"]
     wrong = [r"«n»\text{ «u»}^{«p+1»}", "«n» «u»^«p-1»", "«n» «u»", "«n»0 «u»^«p»", r"«n»\text{ «u»}^{-«p»}"]
-    return case(r"«n»\text{ «u»}^{«p»}", same, wrong, n=n, u=ours, p=power, long=UNITS[ours])
+    return case(r"«n»\text{ «u»}^{«p»}", same, wrong, n=n, u=name, p=power, long=UNITS[name])
 
 
 def mixed(n: int, top: int, rest: int) -> Case:
@@ -177,12 +169,12 @@ def sets(xs: list[int]) -> Case:
 
 LESS = {"(": "<", "[": r"\le", ")": "<", "]": r"\leq"}
 MORE = {"(": ">", "[": r"\ge", ")": ">", "]": r"\geq"}
-TURNED = {"(": "[", "[": "(", ")": "]", "]": ")"}
+OPPOSITE = {"(": "[", "[": "(", ")": "]", "]": ")"}
 
 
 def brackets(left: str, right: str) -> dict[str, str]:
-    """l and r, turned to m and s, and the signs of inequality that say the same."""
-    sides = {"l": left, "r": right, "m": TURNED[left], "s": TURNED[right]}
+    """Brackets l and r, their opposites m and s (open for closed), and the inequality signs they correspond to."""
+    sides = {"l": left, "r": right, "m": OPPOSITE[left], "s": OPPOSITE[right]}
     signs = {f"{name}_{key}": table[side] for key, side in sides.items() for name, table in (("less", LESS), ("more", MORE))}
     return {**sides, **signs}
 
@@ -306,19 +298,19 @@ def trigonometric(a: int, b: int, c: int) -> Case:
 
 
 def argument(a: int, function: str) -> Case:
-    r"""Where a brace ends: \sqrt{2 x} and \sqrt{2} x."""
+    r"""Expressions that differ in the end of a brace: \sqrt{2 x} and \sqrt{2} x."""
     same, wrong = ["«a»x", "x«a»", r"«a» \cdot x"], ["«a»} x{", "x} «a»{", "«a» x} x{", "«a» y", "«a»/x"]
     gold, *others = (function.replace("?", text) for text in ("«a» x", *same, *wrong))
     return case(gold, others[: len(same)], others[len(same) :], a=a)
 
 
 def letters(a: int, upper: str) -> Case:
-    """A capital is another symbol."""
+    """Sums with a capital letter, which is a different symbol from the lower-case one."""
     return case("«a»«u»+x", ["x+«a»«u»", "«u»«a»+x"], ["«a»«u.lower()»+x", "«a»«u»+X", "«a»«u»-x", "«a»«u»x", ".«a»«u»+x"], a=a, u=upper)
 
 
 def differences(a: str, b: str) -> Case:
-    """Symbols with a minus between, which could be words with a hyphen."""
+    """Differences of symbols, which look like hyphenated words."""
     wrong = ["«b» - «a»", "«a.swapcase()» - «b»", "«a» + «b»", "«a»«b»"]
     return case("«a» - «b»", ["«a»-«b»", "-«b»+«a»", "-(«b» - «a»)"], wrong, a=a, b=b)
 
@@ -388,7 +380,7 @@ def binomial(n: int, k: int) -> Case:
 
 
 def power(a: int, b: int, n: int) -> Case:
-    """Larger than any float."""
+    """Powers larger than any float."""
     same = [r"«a» \cdot «a»^{«n-1»}", "«a»^«n»", "«a»^{«n-1»+1}", r"\frac{«a»^{«n+1»}}{«a»}", r"«a»^{«n-2»} \cdot «a*a»"]
     wrong = ["«a»^{«n+1»}", "«a+1»^{«n»}", "«a»^{«n»}+1", r"«a» \cdot «n»", "«a»^{«b»^{«n»}}", "«n»^{«a»}", ".«a»^{«n»}", "-«a»^{«n»}"]
     return case("«a»^{«n»}", same, [*wrong, r"«a»^{«n»}+\sqrt{«a»}"] if n < 60 and a not in (4, 9) else wrong, a=a, b=b, n=n)
@@ -400,7 +392,7 @@ def power_of_a_power(a: int, n: int) -> Case:
 
 
 def tiny(n: int, d: int) -> Case:
-    """So small that one could take it for 0."""
+    """Numbers so small that they could be taken for 0."""
     return case(
         "e^{-«n»}",
         [r"\frac{1}{e^{«n»}}", r"\exp(-«n»)", "e^{-«n-d»}e^{-«d»}"],
@@ -411,7 +403,7 @@ def tiny(n: int, d: int) -> Case:
 
 
 def conjugates(a: int, n: int) -> Case:
-    """A whole number, from which its first term differs only many digits behind the point."""
+    """Integers that their first term approximates to many decimals."""
     last, value = 2, 2 * a
     for _ in range(n - 1):
         last, value = value, 2 * a * value - last
@@ -423,8 +415,8 @@ def conjugates(a: int, n: int) -> Case:
 small, positive, digit = st.integers(-99, 99), st.integers(1, 99), st.integers(2, 9)
 nonzero = small.filter(bool)
 fractions = st.builds(Fraction, st.integers(-999, 999), st.integers(1, 12))
-some = {"xs": st.lists(fractions, min_size=2, max_size=5, unique=True), "at": st.integers(0, 4), "d": positive}
-rising = st.lists(st.integers(-50, 50), min_size=4, max_size=4, unique=True).map(sorted)
+number_lists = {"xs": st.lists(fractions, min_size=2, max_size=5, unique=True), "at": st.integers(0, 4), "d": positive}
+ascending = st.lists(st.integers(-50, 50), min_size=4, max_size=4, unique=True).map(sorted)
 left, right = st.sampled_from("(["), st.sampled_from(")]")
 rows = st.integers(1, 3).flatmap(lambda width: st.lists(st.lists(small, min_size=width, max_size=width), min_size=2, max_size=4))
 word = st.text("abcdefghijklmnopqrstuvwxyz", min_size=4, max_size=9)
@@ -441,15 +433,15 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     "mixed number": st.builds(mixed, positive, positive, positive),
     "words": st.lists(word, min_size=3, max_size=3, unique=True).map(lambda three: words(*three)),
     "choice": st.permutations("ABCDEFGHIJ").map(lambda order: choice(*order[:2])),
-    "tuple": st.builds(point, st.lists(fractions, min_size=2, max_size=5), some["at"], some["d"]),
-    "list": st.builds(members, **some, braces=st.just(False)),
-    "set": st.builds(members, **some, braces=st.just(True)),
-    "set of sets": st.builds(sets, rising),
-    "interval": st.builds(interval, rising, left, right),
+    "tuple": st.builds(point, st.lists(fractions, min_size=2, max_size=5), number_lists["at"], number_lists["d"]),
+    "list": st.builds(members, **number_lists, braces=st.just(False)),
+    "set": st.builds(members, **number_lists, braces=st.just(True)),
+    "set of sets": st.builds(sets, ascending),
+    "interval": st.builds(interval, ascending, left, right),
     "half-line": st.builds(half_line, small, positive, left | right),
-    "union": st.builds(union, rising, left, right),
+    "union": st.builds(union, ascending, left, right),
     "inequality": st.builds(inequality, nonzero, positive, left),
-    "chain": st.builds(chain, rising, left, right),
+    "chain": st.builds(chain, ascending, left, right),
     "equation": st.builds(equation, nonzero, positive),
     "line": st.builds(line, nonzero, small, positive),
     "matrix": st.builds(matrix, rows, st.integers(0, 11), positive),
@@ -475,230 +467,5 @@ KINDS: dict[str, st.SearchStrategy[Case]] = {
     "conjugates": st.builds(conjugates, st.integers(2, 3), st.integers(5, 50)),
 }
 PROSE = ("words", "choice")
-"""Golds that are no formulas."""
+"""Kinds of gold that are not formulas."""
 each = pytest.mark.parametrize("kind", KINDS)
-
-
-def broken(gold: str, gaps: Sequence[str]) -> str:
-    """`gold` with gaps between its tokens."""
-    tokens = re.findall(r"\\text\{[^}]*\}|\\[A-Za-z]+ ?|\\.|\d+(?:\.\d+)?|[A-Za-z]+|.", gold)
-    return "".join(token + gaps[index % len(gaps)] for index, token in enumerate(tokens))
-
-
-class TestTheGoldIsRight:
-    FORMS = (
-        r"\boxed{%s}",
-        r"Thus $x$ is 3, so $\boxed{%s}$.",
-        r"Is it \boxed{0}? No. \[\boxed{ %s }\]",
-        "It follows.\n<answer>%s</answer>",
-        r"<think>\boxed{1}</think> <answer> %s </answer>",
-        "The answer is $%s$.",
-        r"**Answer:** \(%s\)",
-        "2 + 2 = 4\n#### %s",
-    )
-
-    @each
-    @each_kind
-    @given(st.data())
-    def test_in_each_form_of_an_answer_and_each_kind_of_brackets(self, kind, data):
-        gold = data.draw(KINDS[kind]).gold
-        answers = [f"${gold}$", rf"\({gold}\)", rf"\[ {gold} \]", f"{gold}.", f"  {gold} ."]
-        if kind not in PROSE:
-            larger = re.sub(r"[)\]]|\\\}", r"\\right\g<0>", re.sub(r"[(\[]|\\\{", r"\\left\g<0>", gold))
-            answers += [rf"\displaystyle {gold}", f"{{{gold}}}", larger, gold.replace("frac", "dfrac")]
-        responses = [*map(boxed, answers), *(form % gold for form in self.FORMS)]
-        assert [response for response in responses if not verify(response, gold)] == []
-        assert verify(boxed(gold), rf"So it is \boxed{{{gold}}}.")
-
-    @each
-    @each_kind
-    @given(st.data())
-    def test_written_differently(self, kind, data):
-        """Orders that mean nothing, other commands, equal expressions, +0 and plus signs, thousands separators, x = in front."""
-        drawn = data.draw(KINDS[kind])
-        assert [answer for answer in drawn.same if not verify(boxed(answer), drawn.gold)] == []
-
-    @each
-    @each_kind
-    @given(st.data())
-    def test_with_spaces_between_its_tokens(self, kind, data):
-        gaps = ["", " ", "  ", "\n"] + ([] if kind in PROSE else [r"\,", r"\; ", "~"])
-        gold = data.draw(KINDS[kind]).gold
-        assert verify(boxed(broken(gold, data.draw(st.lists(st.sampled_from(gaps), min_size=1, max_size=20)))), gold)
-
-
-class TestAnythingElseIsWrong:
-    TWO = (
-        r"\boxed{%s \text{ or } %s}",
-        r"It is \boxed{%s} or \boxed{%s}.",
-        "The answer is $%s$ or $%s$.",
-        "The answer is $%s$, $%s$",
-        "<answer>%s or %s</answer>",
-        "#### %s or %s",
-    )
-
-    @each
-    @each_kind
-    @given(st.data())
-    def test_another_value(self, kind, data):
-        """Whichever of the two is the gold."""
-        drawn = data.draw(KINDS[kind])
-        assert [answer for answer in drawn.wrong if verify(boxed(answer), drawn.gold) or verify(boxed(drawn.gold), answer)] == []
-
-    @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "union"])
-    @each_kind
-    @given(st.data())
-    def test_the_right_answer_beside_a_wrong_one(self, kind, data):
-        """A list of sets may mean their union, so that one of those can hold a part of itself."""
-        drawn = data.draw(KINDS[kind])
-        two = [form % (drawn.gold, drawn.wrong[0]) for form in self.TWO] + [form % (drawn.wrong[0], drawn.gold) for form in self.TWO]
-        assert [answer for answer in two if verify(answer, drawn.gold)] == []
-
-    @any_text
-    @given(some["xs"], st.data())
-    def test_the_order_of_a_tuple_matters_and_that_of_a_set_does_not(self, xs, data):
-        order = data.draw(st.permutations(xs))
-        gold, answer = (", ".join(map(frac, items)) for items in (xs, order))
-        assert verify(boxed(f"({answer})"), f"({gold})") is (order == xs)
-        assert verify(boxed(rf"\{{{answer}\}}"), rf"\{{{gold}\}}")
-        assert verify(boxed(answer), gold)
-
-
-def parts(text: str) -> list[str]:
-    return text.split()
-
-
-TOKENS = [
-    *"{}()[]|!%^_'+-*/=<>,;:.&$~eixk017",
-    *(
-        token + " "
-        for token in parts(r"\frac \sqrt \sin \ln \pm \mp \cup \cap \setminus \in \le \cdot \bmod \pi \infty \emptyset \lfloor \rfloor")
-    ),
-    *parts(r"\frac{ \sqrt{ \sqrt[3]{ \log_ \tan^{-1} \min( \binom{ \pmod{7} \{ \} \left( \right) f( 101_2 km kg/ cm^{2} ^\circ \text{cm}"),
-    *parts(r"\sum_{k=1}^{2000} \prod_{k=1}^{50} \sum_{k=1}^{n} \begin{pmatrix} \end{pmatrix} \begin{array}{c \\ \text{ \mathrm{ {7\choose"),
-    *parts(r"10 999999 1e999 1e-999 0.5 1,000 ٣ ² √ ∞ ± 0.1\overline{6} .\overline{3} \boxed{ <answer> </answer> <think> </think>"),
-    *("9" * 60, "#### ", "answer is ", "\n", " ", " and ", " or ", "B) ", "\ud800", "\x00"),
-]
-pieces = st.lists(st.sampled_from(TOKENS), min_size=1, max_size=5).map("".join)
-long_texts = st.lists(st.sampled_from(TOKENS), max_size=400).map("".join)
-nested_texts = st.builds(lambda a, b, c, times: a * times + b + c * times, pieces, pieces, pieces, st.integers(2, 400))
-texts = (st.text(max_size=300) | long_texts | nested_texts).map(lambda text: text[:1500])
-GOLDS = parts(
-    r"17 0.5 \frac{\pi}{6} x^2 y=2x+1 x<3 (1,2) [0,1) \{1,2,3\} 1,2,3,4,5 1\pm\sqrt2 B Monday 5\text{cm} 101_2 3:4 (0,1)\cup(2,3)"
-)
-GOLDS += [r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"]
-HEAVY = [
-    *("x+x(" * depth + "x" + ")" * depth for depth in (8, 14, 20, 28)),
-    *(piece * 390 + "2" for piece in (r"\sqrt", r"\frac", "-", r"\sin ", "x_", "x ", r"\log_", r"\lfloor ", "|", "(", r"\{", r"\pm ")),
-    *("5" + piece * 390 for piece in ("!", "%", "^2", "'", " x")),
-    *(piece * 45 + "2" + "}" * 45 for piece in ("2^{", r"\sqrt{", r"\frac{1}{1+", "x_{")),
-    *(separator.join(["[1,2]"] * 60) for separator in (r"\cup ", r"\cap ", ",")),
-    r"\cup ".join(f"[{2 * n},{2 * n + 1})" for n in range(60)),
-    r"\cup ".join(rf"[\sqrt{{{2 * n}}},\sqrt{{{2 * n + 1}}}]" for n in range(25)),
-    r"\sum_{k=1}^{2000}\binom{1000000}{2000}",
-    r"\sum_{k=1}^{2000}\binom{k}{1/3}",
-    r"\sum_{k=1}^{2000}k!",
-    r"\sum_{k=1}^{2000}(\frac{k}{3})!",
-    r"\sum_{k=1}^{2000}\frac{7^{10000}}{3^{9999}+k}",
-    ",".join([r"\sum_{k=1}^{1200}\sin k"] * 10),
-    r"\sum_{k=1}^{2000}" * 20 + r"\pi",
-    r"\prod_{k=1}^{50}\infty f(x)" * 20,
-    ",".join(rf"\sqrt{{{n}}}" for n in range(60)),
-    *parts(r"1e9999 1e-9999 1e999 .\overline{3} 99^{99^{99}} e^{e^{e^{e^{e}}}} 1000!!!!"),
-    *("9" * 400, r"\text{" + "9" * 900 + "}", "5" + " " * 900),
-]
-
-
-def verdict(answer: str, gold: str) -> object:
-    start = time.thread_time()
-    found = verify(answer, gold)
-    assert time.thread_time() - start < MAX_SECONDS
-    return found
-
-
-class TestAnyTextGetsAVerdict:
-    @any_text
-    @given(texts, st.sampled_from(GOLDS))
-    def test_as_an_answer(self, text, gold):
-        assert verdict(text, gold) in (True, False)
-        assert verdict(boxed(text[:900]), gold) in (True, False)
-
-    @any_text
-    @given(texts, st.sampled_from(GOLDS))
-    def test_as_a_gold(self, text, answer):
-        assert verdict(boxed(answer), text) in (True, False)
-
-    @any_text
-    @given(texts, texts)
-    def test_against_each_other(self, answer, gold):
-        assert verdict(answer, gold) in (True, False)
-
-    @pytest.mark.parametrize("text", HEAVY, ids=range(len(HEAVY)))
-    def test_in_bounded_time(self, text):
-        """Some of these once took minutes, or all memory, or more stack than there is."""
-        for gold in ("17", "x^2", "[1,3]", ",".join(map(str, range(10)))):
-            assert verdict(boxed(text), gold) is False
-            assert verdict(boxed(gold), text) is False
-
-
-WATCHED = r"""
-import json, os, sys
-from rlmods.reward.accuracy import verify
-
-texts, golds = json.load(sys.stdin)
-for gold in golds:
-    verify(r"\boxed{\sin(1)+\pi x}", gold)  # what is imported when first needed
-events, watching = [], True
-sys.addaudithook(lambda event, args: events.append(f"{event} {args}"[:200]) if watching else None)
-verdicts = [verify(form.replace("?", text), gold) for text in texts for gold in golds for form in ("?", r"\boxed{?}", "<answer>?</answer>")]
-verdicts += [verify(r"\boxed{?}".replace("?", gold), text) for text in texts for gold in golds]
-seen = list(events)
-open("control", "w").close()
-watching = False
-json.dump({"right": sum(verdicts), "seen": seen, "control": events[len(seen) :]}, sys.stdout)
-"""
-CODE = [
-    "__import__('os').system('touch X')",
-    "__import__('subprocess').Popen(['touch', 'X'])",
-    "open('X', 'w').write('1')",
-    "eval(compile('open(\"X\",\"w\")', '', 'exec'))",
-    "exec(\"import os; os.mkdir('X')\")",
-    "[c for c in ().__class__.__base__.__subclasses__()]",
-    "lambda: open('X', 'w')",
-    "sympify('1+1')",
-    "Symbol('x').subs(x, open('X','w'))",
-    "Integer(1).__class__.__init__.__globals__['sys'].modules['os'].system('touch X')",
-    'parse_expr(\'__import__("os").system("touch X")\')',
-    "{0.__class__.__init__.__globals__}",
-    "%(X)s %s %d {X} {0!r:>{width}}",
-    r"\input{/etc/passwd}",
-    r"\include{X}",
-    r"\immediate\write18{touch X}",
-    r"\openout1=X \write1{1} \closeout1",
-    r"\def\x{\x\x}\x",
-    r"\catcode`\@=11",
-    r"\usepackage{shellesc}\ShellEscape{touch X}",
-    r"\directlua{os.execute('touch X')}",
-    r"\href{file:///etc/passwd}{5}",
-    "`touch X`",
-    "$(touch X)",
-    "5; touch X",
-    "5 | tee X",
-    "<!ENTITY x SYSTEM 'file:///etc/passwd'>",
-    "cos\nsystem\n(S'touch X'\ntR.",
-    "!!python/object/apply:os.system ['touch X']",
-    "\x00\x1b]0;X\x07",
-]
-
-
-class TestNothingIsExecuted:
-    def test_no_file_no_process_no_import(self, tmp_path):
-        """In a process of its own, as what audits Python cannot be taken off again: no file, import, code, process or socket is opened."""
-        python, root = [sys.executable, "-c", WATCHED], str(Path(__file__).parents[2])
-        sent, env = json.dumps([CODE, GOLDS]), {"PYTHONPATH": root}
-        done = subprocess.run(python, input=sent, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=True, env=env)
-        found = json.loads(done.stdout)
-        assert found["seen"] == []
-        assert found["right"] == 0
-        assert any("control" in event for event in found["control"])
-        assert [path.name for path in tmp_path.iterdir()] == ["control"]
