@@ -113,7 +113,7 @@ def attached(learner: Any) -> Any:
 
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
     """PolicyOutput responses to the first prompts, with old log-probs, as an optimizer step meets them."""
-    experience, _ = attached(learner).collect(SPLITS.train[:num_prompts])
+    experience, _ = attached(learner).sample(SPLITS.train[:num_prompts])
     return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 
 
