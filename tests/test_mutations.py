@@ -165,13 +165,13 @@ BUGS = {
     ),
     "the imitation is divided by the tokens of the reward": Bug(
         Learner,
-        "update",
+        "train_step",
         lambda right, self, rows, *more: right(self, rows, *((r, halved(f)) for r, f in more)),
         lambda: test_ppo.TestPTX().test_a_step_follows_both_losses(4096),
     ),
     "old log-probs are those of the latest step": Bug(
         PolicyGradient,
-        "update",
+        "train_step",
         lambda right, self, rows: right(self, replace(rows, old_logprobs=torch.full_like(rows.old_logprobs, torch.nan))),
         loop.TestFirstMinibatch().test_later_minibatches_move,
     ),

@@ -18,6 +18,7 @@ from rlmods.ranking.pairs import better, gaps, right
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import collate_preferences, mismatched
 from rlmods.training.reference import Reference
+from rlmods.training.train_step import Loss
 from rlmods.types import PreferenceBatch, Prompt, Totals, UserError, check_bounds, objective
 
 
@@ -116,12 +117,12 @@ class DPO(Learner):
 
     # Optimizer steps
 
-    def train_step(self, minibatch: PreferenceBatch) -> None:
+    def train_step(self, minibatch: PreferenceBatch, *more: tuple[Any, Loss]) -> None:
         """Make one optimizer step; before it, estimate the KL if the loss needs it."""
         if self.needs_kl:
             self.kl = self.estimate_kl(minibatch)
             self.meter.mean("train/kl_ref", self.kl)
-        self.step(minibatch, self.loss)
+        super().train_step(minibatch, *more)
 
     def estimate_kl(self, batch: PreferenceBatch) -> Tensor:
         """Estimate KL(pi || pi_ref) as max(0, mean of log pi / pi_ref) over responses to other prompts, over all ranks (KTO)."""

@@ -23,7 +23,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
 from rlmods.training.reference import Reference
-from rlmods.training.train_step import Microbatches, TrainStep
+from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
 
 
@@ -134,9 +134,9 @@ class Learner(L.LightningModule):
             for network in self.networks.values():
                 network.eval()
 
-    def train_step(self, minibatch: Any) -> None:
-        """Make one optimizer step."""
-        self.step(minibatch, self.loss)
+    def train_step(self, minibatch: Any, *more: tuple[Any, Loss]) -> None:
+        """Make one optimizer step on these rows; `more` rows add their own losses to it."""
+        self.step(minibatch, self.loss, *more)
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
         """Return the row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""

@@ -339,7 +339,7 @@ class PolicyGradient(Learner):
                 minibatch = replace(minibatch, old_logprobs=minibatch.old_logprobs.masked_fill(on_policy[:, None], torch.nan))
             more = [rows for extension in self.extensions for rows in extension.before_step(minibatch)]
             self.kl_stats.zero_()
-            self.step(minibatch, self.loss, *more)
+            self.train_step(minibatch, *more)
             if any(extension.should_stop() for extension in self.extensions):
                 return i + 1, True
         return len(plan), False

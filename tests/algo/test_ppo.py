@@ -14,8 +14,9 @@ from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate
+from rlmods.training.extensions import PTX, Replay, UpdateKL
 from rlmods.types import Response, Scores, Totals
-from tests.support.tiny_setup import SPLITS, attached, collected, fit, gradients, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, extension, fit, gradients, learner
 
 CRITICS = {"separate": Separate(), "shared": Shared(coefficient=0.5)}
 
@@ -106,12 +107,12 @@ class TestPTX:
         ptx = {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 5}
         descent = partial(torch.optim.SGD, lr=0.1)
         made = learner(optimizer=descent, batch=Batch(prompts=4, samples=4, token_budget=token_budget, max_norm=1e9), **ptx)
-        asked, collect = [], made.collect
-        made.collect = lambda prompts: (asked.extend(prompts), collect(prompts))[1]
+        asked, sample = [], made.sample
+        made.sample = lambda prompts: (asked.extend(prompts), sample(prompts))[1]
         fit(made, 1)
         twin = attached(learner(**ptx))
-        batch, _ = twin.collect(asked)
-        stream = twin.stream.rows(0, twin.policy)
+        batch, _ = twin.sample(asked)
+        stream = extension(twin, PTX).rows(0)
         assert stream.mask.sum() != batch.mask.sum()
         logprobs, said = twin.policy(batch.tokens, batch.mask).logprobs, twin.policy(stream.tokens, stream.mask).logprobs
         reward = (logprobs * batch.advantages)[batch.mask].sum() / batch.mask.sum()
@@ -122,10 +123,10 @@ class TestPTX:
 
     def test_rows_depend_on_the_step_alone(self):
         made = learner(ptx_coefficient=0.5, ptx_prompts=list(SPLITS.train), ptx_rows=8)
-        rows = [made.stream.rows(step, made.policy).tokens for step in (0, 1, 1)]
+        rows = [extension(made, PTX).rows(step).tokens for step in (0, 1, 1)]
         assert torch.equal(rows[1], rows[2])
         assert rows[0].shape != rows[1].shape or not torch.equal(rows[0], rows[1])
-        halves = [made.stream.rows(1, made.policy, rank, 2) for rank in (0, 1)]
+        halves = [extension(made, PTX).rows(1, rank, 2) for rank in (0, 1)]
         assert [len(half) for half in halves] == [4, 4]
 
 
@@ -166,10 +167,11 @@ class TestUpdateDistance:
     def test_is_measured_after_the_last_step(self, batch):
         made = ppo(ratio=(ratio := KLPenalty(coefficient=1.0, target=1e-9)), batch=batch)
         kept = []
-        made.measure_update, measure = (lambda rows: (kept.append(rows), measure(rows))), made.measure_update
+        after_update = extension(made, UpdateKL).after_update
+        extension(made, UpdateKL).after_update = lambda rows, num_fresh: (kept.append(rows), after_update(rows, num_fresh))
         [row] = fit(made, 1)
         [rows] = kept
-        d = torch.where(rows.mask, made.score(rows, made.policy).logprobs - rows.old_logprobs, 0.0)
+        d = torch.where(rows.mask, made.scorer.score(rows, made.policy).logprobs - rows.old_logprobs, 0.0)
         assert row["train/kl_update"] == pytest.approx(float((d.exp() - 1 - d)[rows.mask].mean()), rel=1e-4)
         assert row["train/kl_update"] > 1e-5
         assert ratio.coefficient == 2.0
@@ -184,14 +186,14 @@ class TestUpdateDistance:
         calm = {"batch": Batch(prompts=8, samples=4, epochs=2), "optimizer": partial(torch.optim.SGD, lr=0.0)}
         made = ppo(replay_fraction=1.0, target_kl=1e-6, **calm)
         fit(made, 1)
-        made.replay.rows.old_logprobs.sub_(0.5)
-        rows = made.replay.rows
+        rows = extension(made, Replay).rows
+        rows.old_logprobs.sub_(0.5)
         experience = rows.concat([rows.select(torch.arange(len(rows)))])
         for version, moved in ((made.iteration, True), (made.iteration - 1, False)):
-            made.moved.zero_()
+            made.kl_stats.zero_()
             micro = replace(experience, policy_version=torch.full_like(experience.policy_version, version))
             made.loss(micro, Totals(micro.mask.sum(), micro.mask.any(1).sum()))
-            assert bool(made.moved[0] > 0.01) is moved
+            assert bool(made.kl_stats[0] > 0.01) is moved
 
 
 class TestReferenceOfOldRows:

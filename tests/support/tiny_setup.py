@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -27,6 +27,8 @@ from rlmods.sampling import Fixed
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
 from rlmods.types import Experience, Response, Scores
+
+X = TypeVar("X")
 
 SPLITS = Arithmetic(level=1, num_train=24, num_val=8)()
 
@@ -105,14 +107,21 @@ class OneRank:
     callbacks: tuple[Any, ...] = ()
 
 
+def extension(learner: Any, kind: type[X]) -> X:
+    """Return the learner's extension of this type."""
+    [found] = [extension for extension in learner.extensions if isinstance(extension, kind)]
+    return found
+
+
 def attached(learner: Any) -> Any:
+    """Attach a single-rank stand-in for the Trainer."""
     learner.trainer = OneRank()
     learner.rollout.sync(learner.policy, iteration=0)
     return learner
 
 
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
-    """PolicyOutput responses to the first prompts, with old log-probs, as an optimizer step meets them."""
+    """Return scored responses to the first prompts, with old log-probs, as an optimizer step meets them."""
     experience, _ = attached(learner).sample(SPLITS.train[:num_prompts])
     return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 

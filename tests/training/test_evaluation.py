@@ -15,8 +15,8 @@ from omegaconf import OmegaConf
 from rlmods.cli.evaluate import _keep_up, kl_from
 from rlmods.rollout import Local
 from rlmods.training import evaluation
-from rlmods.training.evaluation import Validation, correctness, known, pass_at_k
-from rlmods.training.metrics import Meter
+from rlmods.training.evaluation import Validation, pass_at_k
+from rlmods.training.metrics import Meter, correctness, known
 from rlmods.types import Prompt, Response, Scores, UserError
 from tests.support.tiny_setup import SPLITS, even, policy
 
@@ -141,13 +141,13 @@ class TestValidation:
         seen: list[str] = []
         for rank in range(3):
             trainer = SimpleNamespace(world_size=3)
-            ranks = SimpleNamespace(global_rank=rank, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+            ranks = SimpleNamespace(rank=rank, world_size=trainer.world_size, device=torch.device("cpu"))
             seen += [r["id"] for r in Validation()(None, Scripted(), judge, PROMPTS, ranks)[1]]
         assert sorted(seen) == ["0", "1", "2", "3"]
 
     def test_a_rank_without_prompts_names_the_same_metrics(self, monkeypatch: pytest.MonkeyPatch) -> None:
         trainer = SimpleNamespace(world_size=9)
-        ranks = SimpleNamespace(global_rank=8, iteration=0, device=torch.device("cpu"), trainer=trainer, _trainer=trainer)
+        ranks = SimpleNamespace(rank=8, world_size=trainer.world_size, device=torch.device("cpu"))
         seen: list[set[str]] = []
 
         class Spy(Meter):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlmods.training.rank_state import reshard, reshard_rows, share
+from rlmods.training.rank_state import rank_state, reshard, reshard_rows
 from rlmods.types import Experience
 
 
@@ -23,7 +23,7 @@ HELD = [rows(4, 7, mark=0), None, rows(3, 9, 12, mark=2)]
 
 
 def found(num_ranks: int) -> list[Experience | None]:
-    return [reshard_rows([share(part) for part in HELD], rank, num_ranks) for rank in range(num_ranks)]
+    return [reshard_rows([rank_state(part) for part in HELD], rank, num_ranks) for rank in range(num_ranks)]
 
 
 def test_the_same_ranks_get_their_own() -> None:

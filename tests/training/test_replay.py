@@ -13,11 +13,15 @@ def versioned(version: int):
     return rows
 
 
+def keep(replay, rows):
+    replay.after_update(rows, len(rows))
+
+
 def test_draws_a_fraction_without_repetition_and_forgets_the_stale():
     replay = Replay(fraction=0.5, staleness=2)
     assert replay.draw(16, 0, torch.Generator()) is None
     for version in (0, 1):
-        replay.keep(versioned(version))
+        keep(replay, versioned(version))
     drawn = replay.draw(16, 2, torch.Generator())
     assert len(drawn) == 8
     assert len(replay.rows) == 32
@@ -27,10 +31,10 @@ def test_draws_a_fraction_without_repetition_and_forgets_the_stale():
 
 def test_state_goes_round():
     replay, other = Replay(fraction=0.5), Replay(fraction=0.5)
-    replay.keep(versioned(3))
-    other.load_rank_states([Replay().share(), replay.share()], rank=1, num_ranks=2)
+    keep(replay, versioned(3))
+    other.load_rank_states([Replay(0.5).rank_state(), replay.rank_state()], rank=1, world_size=2)
     assert torch.equal(other.rows.tokens, replay.rows.trim().tokens)
-    assert Replay().share() == {}
+    assert Replay(0.5).rank_state() == {}
 
 
 def test_replayed_rows_are_weighed_against_the_policy_that_sampled_them():

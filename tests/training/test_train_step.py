@@ -18,11 +18,11 @@ from tests.support.tiny_setup import fit, learner
 
 def poisoned(made: Any, *steps: int, what: float = math.nan, gradient_only: bool = False) -> Any:
     """Losses of the optimizer steps at these positions are `what`, or their gradients NaN."""
-    loss, update, position = made.loss, made.update, [-1]
+    loss, train_step, position = made.loss, made.train_step, [-1]
 
     def counted(*args: Any) -> None:
         position[0] += 1
-        update(*args)
+        train_step(*args)
 
     def wrong(micro: Any, totals: Any) -> torch.Tensor:
         found = loss(micro, totals)
@@ -33,7 +33,7 @@ def poisoned(made: Any, *steps: int, what: float = math.nan, gradient_only: bool
         found.register_hook(lambda gradient: gradient * math.nan)
         return found + 0.0
 
-    made.loss, made.update = wrong, counted
+    made.loss, made.train_step = wrong, counted
     return made
 
 
@@ -96,16 +96,16 @@ def test_offline_too() -> None:
 def test_a_coefficient_is_not_steered_by_nan() -> None:
     """It would be NaN from then on, and every loss with it."""
     made = learner(PPO, advantage=GAE(), critic=Separate(), kl=Adaptive("k1", 0.05, "reward", target=0.01, horizon=20.0))
-    score, calls = made.referenced, []
+    score, calls = made.scorer.add_ref_logprobs, []
 
-    def once(experience: Any) -> Any:
-        found = score(experience)
+    def once(experience: Any, reference: Any) -> Any:
+        found = score(experience, reference)
         calls.append(1)
         if len(calls) == 2:
             found.ref_logprobs.mul_(math.nan)
         return found
 
-    made.referenced = once
+    made.scorer.add_ref_logprobs = once
     rows = fit(made, 4)
     assert math.isnan(rows[1]["train/kl_ref"])
     assert [row["train/nonfinite_steps"] for row in rows] == [0, 1, 0, 0]

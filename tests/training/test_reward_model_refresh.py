@@ -15,7 +15,7 @@ from rlmods.policy import ScalarModel
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.ranking import BradleyTerry
 from rlmods.reward import Neural, WeightedSum
-from rlmods.training.extensions.reward_model_refresh import Refresh
+from rlmods.training.extensions import RewardModelRefresh, reward_model_refresh
 from rlmods.training.metrics import Meter
 from rlmods.types import Finish, Prompt, Response
 from tests.reward.models import reader, said, save
@@ -37,17 +37,17 @@ def scalar(seed: int = 0) -> ScalarModel:
     return made
 
 
-def refresh(*networks: ScalarModel, **change: Any) -> Refresh:
-    settings = {"lr": 3e-3, "epochs": 8, "rows": 8, "replay": 0.1, "token_budget": 512}
-    return Refresh(lambda: networks, later, BradleyTerry(), **{**settings, **change})
+def refresh(*networks: ScalarModel, **change: Any) -> RewardModelRefresh:
+    settings = {"lr": 3e-3, "epochs": 8, "rows": 8, "replay": 0.1, "every": 1, "prompts": 1}
+    return RewardModelRefresh(lambda: networks, later, BradleyTerry(), **{**settings, **change})
 
 
 def groups(*questions: str, ends: tuple[str, ...] = ENDS) -> list[list[Response]]:
     return [[said(f"7{end}", prompt=q) for end in ends] for q in questions]
 
 
-def run(refresh: Refresh, *others: list[Prompt], seed: int = 0) -> dict[str, float]:
-    return refresh.end_round(torch.Generator().manual_seed(seed), lambda rows: [rows, *others])
+def run(refresh: RewardModelRefresh, seed: int = 0, token_budget: int = 512) -> dict[str, float]:
+    return refresh.end_round(torch.Generator().manual_seed(seed), token_budget)
 
 
 QUESTIONS = [f"{a}+{b}=" for a, b in combinations(range(8), 2)]
@@ -56,26 +56,26 @@ QUESTIONS = [f"{a}+{b}=" for a, b in combinations(range(8), 2)]
 class TestObserve:
     def test_keeps_the_judges_ranking(self) -> None:
         kept = refresh()
-        kept.observe(groups("1+1="), Meter())
+        kept.collect(groups("1+1="), Meter())
         assert [row.meta["candidates"] for row in kept.fresh] == [("71", "72", "73", "74")]
         assert kept.fresh[0].meta["ranks"] == (3, 2, 1, 0)
         assert kept.fresh[0].text == "1+1="
 
     def test_equal_responses_count_once_and_unjudged_ones_not_at_all(self) -> None:
         kept = refresh()
-        kept.observe(groups("1+1=", ends=("1", "1", "x", "2")), Meter())
+        kept.collect(groups("1+1=", ends=("1", "1", "x", "2")), Meter())
         assert kept.fresh[0].meta["candidates"] == ("71", "72")
 
     @pytest.mark.parametrize("ends", [("1", "1"), ("1", "x"), ("x", "x2")])
     def test_nothing_without_a_preference(self, ends: tuple[str, ...]) -> None:
         kept = refresh()
-        kept.observe(groups("1+1=", ends=ends), Meter())
+        kept.collect(groups("1+1=", ends=ends), Meter())
         assert kept.fresh == []
 
     @pytest.mark.parametrize("finish", ["stop", "length"])
     def test_knows_who_was_cut_off(self, finish: Finish) -> None:
         kept = refresh()
-        kept.observe([[said("71"), said("72", finish=finish)]], Meter())
+        kept.collect([[said("71"), said("72", finish=finish)]], Meter())
         assert kept.fresh[0].meta["finished"] == (True, finish == "stop")
 
 
@@ -83,9 +83,9 @@ class TestRefresh:
     def test_the_reward_model_learns_what_the_judge_says(self) -> None:
         network = scalar()
         kept = refresh(network)
-        kept.observe(groups(*QUESTIONS), Meter())
+        kept.collect(groups(*QUESTIONS), Meter())
         first = run(kept)
-        kept.observe(groups(*QUESTIONS), Meter())
+        kept.collect(groups(*QUESTIONS), Meter())
         second = run(kept)
         assert first["pairs"] == second["pairs"] == len(QUESTIONS) * 6
         assert second["pair_accuracy"] > max(0.9, first["pair_accuracy"])
@@ -94,7 +94,7 @@ class TestRefresh:
     def test_it_is_frozen_again_and_scores_are_around_zero(self) -> None:
         network = scalar()
         kept = refresh(network)
-        kept.observe(groups(*QUESTIONS), Meter())
+        kept.collect(groups(*QUESTIONS), Meter())
         run(kept)
         assert not any(p.requires_grad or p.grad is not None for p in network.parameters())
         rows = [(network.encode(r.prompt), network.encode_response(r.text)) for group in groups(*QUESTIONS) for r in group]
@@ -104,47 +104,48 @@ class TestRefresh:
 
     def test_a_tenth_is_older(self) -> None:
         kept = refresh(scalar(), epochs=1)
-        kept.observe(groups(*QUESTIONS), Meter())
+        kept.collect(groups(*QUESTIONS), Meter())
         assert run(kept)["replayed_fraction"] == 0
-        kept.observe(groups(*QUESTIONS[:18]), Meter())
+        kept.collect(groups(*QUESTIONS[:18]), Meter())
         assert run(kept)["replayed_fraction"] == pytest.approx(0.1)
         assert len(kept.history) == len(QUESTIONS) + 18
 
     def test_without_replay_there_is_none(self) -> None:
         kept = refresh(scalar(), epochs=1, replay=0.0)
         for _ in range(2):
-            kept.observe(groups(*QUESTIONS[:4]), Meter())
+            kept.collect(groups(*QUESTIONS[:4]), Meter())
             assert run(kept)["replayed_fraction"] == 0
 
     def test_microbatches_do_not_matter(self) -> None:
         networks = []
         for budget in (32, 4096):
             networks.append(scalar())
-            kept = refresh(networks[-1], token_budget=budget, epochs=1, lr=1e-3)
-            kept.observe(groups(*QUESTIONS), Meter())
-            run(kept)
+            kept = refresh(networks[-1], epochs=1, lr=1e-3)
+            kept.collect(groups(*QUESTIONS), Meter())
+            run(kept, token_budget=budget)
         start = scalar()
         for a, b, c in zip(*(n.parameters() for n in (*networks, start)), strict=True):
             torch.testing.assert_close(a, b, atol=2e-4, rtol=1e-3)
             if c.dim() > 1 and c.shape[0] == 1:
                 assert not torch.equal(a, c)
 
-    def test_ranks_that_saw_different_halves_agree(self) -> None:
+    def test_ranks_that_saw_different_halves_agree(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Each takes the same steps on the rows of both."""
         halves = [groups(*QUESTIONS[:10]), groups(*QUESTIONS[10:])]
         kept = [refresh(scalar(), epochs=1) for _ in halves]
         for one, half in zip(kept, halves, strict=True):
-            one.observe(half, Meter())
+            one.collect(half, Meter())
         rows = [list(one.fresh) for one in kept]
+        monkeypatch.setattr(reward_model_refresh, "all_gather", lambda _: rows)
         for one in kept:
-            one.end_round(torch.Generator().manual_seed(0), lambda _: rows)
+            run(one)
         first, second = (one.networks()[0].parameters() for one in kept)
         assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
     def test_an_ensemble_stays_one(self) -> None:
         members = scalar(0), scalar(1)
         kept = refresh(*members, epochs=1)
-        kept.observe(groups(*QUESTIONS), Meter())
+        kept.collect(groups(*QUESTIONS), Meter())
         before = [member.model.score.weight.clone() for member in members]
         run(kept)
         assert all(not torch.equal(b, member.model.score.weight) for b, member in zip(before, members, strict=True))
@@ -159,11 +160,11 @@ class TestRefresh:
     def test_its_state_is_all_of_it(self) -> None:
         networks = scalar(0), scalar(0)
         kept, other = (refresh(network) for network in networks)
-        kept.observe(groups(*QUESTIONS[:6]), Meter())
+        kept.collect(groups(*QUESTIONS[:6]), Meter())
         run(kept)
-        kept.observe(groups(*QUESTIONS[6:9]), Meter())
+        kept.collect(groups(*QUESTIONS[6:9]), Meter())
         other.load_state_dict(kept.state_dict())
-        other.load_rank_states([kept.share()], rank=0, num_ranks=1)
+        other.load_rank_states([kept.rank_state()], rank=0, world_size=1)
         assert (other.fresh, other.history) == (kept.fresh, kept.history)
         assert networks[0].metadata["offset"] == networks[1].metadata["offset"] != 0
         assert run(kept, seed=3) == run(other, seed=3)

@@ -1,10 +1,9 @@
-"""What is logged says which side was clipped."""
+"""Metrics of updates."""
 
 import torch
-from rlmods.training.logging import watch
 
 from rlmods.ratio import Clipped
-from rlmods.training.metrics import Meter
+from rlmods.training.metrics import Meter, log_update
 from tests.support.tiny_setup import collected, learner
 
 
@@ -15,7 +14,7 @@ def test_clip_fraction_is_split_by_the_sign_of_the_advantage():
         batch.advantages[:] = sign
         clipped = Clipped()(log_ratio, batch.advantages, batch.mask).clipped
         meter = Meter()
-        watch(meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped, 0)
+        log_update(meter, batch, log_ratio, batch.old_logprobs, torch.zeros_like(log_ratio), clipped, 0)
         found = meter.compute()
         assert found[f"train/clip_fraction/{side}"] == 1.0
         assert found[f"train/clip_fraction/{other}"] == 0.0

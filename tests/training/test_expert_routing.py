@@ -21,13 +21,13 @@ from rlmods.ratio import CISPO, Clipped, GeometricMean, LogLikelihood
 from rlmods.rollout import Local
 from rlmods.router import Routing
 from rlmods.sampling import Dynamic
-from rlmods.training.buffer import Pool
-from rlmods.training.extensions.expert_routing import real
+from rlmods.training.buffer import SampleBuffer
+from rlmods.training.extensions.expert_routing import ExpertRouting, loss_row_tokens
 from rlmods.types import Experience, Totals
 from tests.policy.mixtures import mixture
 from tests.policy.test_base import llama
 from tests.policy.test_base import policy as plain
-from tests.support.tiny_setup import attached, collected, fit, gradients, learner
+from tests.support.tiny_setup import attached, collected, extension, fit, gradients, learner
 
 SEVERAL = Batch(prompts=4, samples=4, epochs=4, minibatches=2)
 GATES = [f"policy.model.model.layers.{i}.mlp.gate.weight" for i in range(3)]
@@ -85,7 +85,7 @@ def distances(router: Routing, *, policy: Policy | None = None, ratio: Any = Non
 class TestReplay:
     def test_every_row_keeps_its_own_routes_through_epochs_and_shuffling(self) -> None:
         run = made(Routing(replay=True), batch=replace(SEVERAL, token_budget=48))
-        seen, recorded, score = watched(run), dict[tuple[int, ...], Tensor](), run.score
+        seen, recorded, score = watched(run), dict[tuple[int, ...], Tensor](), run.scorer.score
 
         def spy(experience: Experience, policy: Policy, **options: Any) -> Any:
             found = score(experience, policy, **options)
@@ -93,7 +93,7 @@ class TestReplay:
                 recorded[tuple(row[:length].tolist())] = routes[:length]
             return found
 
-        run.score = spy
+        run.scorer.score = spy
         fit(run, 1)
         assert len(seen) > 8
         assert len(recorded) > 8
@@ -133,10 +133,10 @@ class TestReplay:
     def test_the_reference_routes_by_itself(self) -> None:
         run = attached(made(Routing(replay=True), kl=Penalty("k3", 0.1, "loss")))
         rows = collected(run)
-        assert (rows.routed_experts[real(rows)] >= 0).all()
+        assert (rows.routed_experts[loss_row_tokens(rows)] >= 0).all()
         rows = replace(rows, routed_experts=(rows.routed_experts + 1) % 8)
-        assert torch.equal(run.referenced(rows).ref_logprobs, collected(run).ref_logprobs)
-        assert not torch.equal(run.score(rows, run.policy).logprobs, collected(run).old_logprobs)
+        assert torch.equal(run.scorer.add_ref_logprobs(rows, run.reference.policy).ref_logprobs, collected(run).ref_logprobs)
+        assert not torch.equal(run.scorer.score(rows, run.policy).logprobs, collected(run).old_logprobs)
 
     def test_however_the_step_is_cut(self) -> None:
         """Loss and gradient, the balancing loss among them."""
@@ -147,8 +147,8 @@ class TestReplay:
             with torch.no_grad():
                 for router in run.policy.routers.modules:
                     router.weight.add_(0.2 * torch.randn(router.weight.shape, generator=torch.Generator().manual_seed(1)))
-            run.experts.begin_step(rows)
-            found.append((gradients(run, rows), run.meter.compute() | {"aux": float(run.experts.aux[0])}))
+            extension(run, ExpertRouting).before_step(rows)
+            found.append((gradients(run, rows), run.meter.compute() | {"aux": float(extension(run, ExpertRouting).aux_losses[0])}))
         (want, metrics), *others = found
         assert metrics["train/router_changed_fraction"] > 0.1
         assert want.norm() > 1e-2
@@ -163,13 +163,14 @@ class TestReplay:
             for name in ("mask", "rewards", "old_logprobs", "behavior_logprobs", "advantages")
         }, routed_experts=torch.nn.functional.pad(rows.routed_experts, (0, 0, 0, 0, 0, 3), value=-1))  # fmt: skip
         both = Experience.concat([rows, wide])
-        assert torch.equal(both.routes[: len(rows)], wide.routes)
-        assert torch.equal(both.trim().routes[len(rows) :], rows.trim().routes)
-        pool, other = Pool(), Pool()
-        pool.add(rows, torch.ones(len(rows), dtype=torch.bool))
-        other.load_rank_states([pool.share()], 0, 1)
-        assert torch.equal(other.kept.routes, rows.trim().routes)
-        assert other.kept.routes.dtype == torch.int16
+        assert torch.equal(both.routed_experts[: len(rows)], wide.routed_experts)
+        assert torch.equal(both.trim().routed_experts[len(rows) :], rows.trim().routed_experts)
+        buffer, other = (SampleBuffer(learner().ranks) for _ in range(2))
+        buffer.push(rows, torch.ones(len(rows), dtype=torch.bool))
+        other.load_rank_states([buffer.rank_state()], 0, 1)
+        assert other.kept is not None
+        assert torch.equal(other.kept.routed_experts, rows.trim().routed_experts)
+        assert other.kept.routed_experts.dtype == torch.int16
 
 
 class TestRouters:
@@ -211,7 +212,7 @@ class TestRouters:
 class TestBalance:
     def test_none_adds_nothing(self) -> None:
         run = attached(made())
-        run.experts.loss = None
+        assert run.loss_outputs == {"router_logits": False}
         assert gradients(run, collected(run)).norm() > 0
         assert "train/router_aux_loss" not in fit(made(), 1)[0]
 
@@ -220,14 +221,14 @@ class TestBalance:
         rows = collected(run)
         without = gradients(run, rows)
         on = attached(made(Routing(aux_coefficient=0.3)))
-        on.experts.begin_step(rows)
+        extension(on, ExpertRouting).before_step(rows)
         have = gradients(on, rows) - without
         on.zero_grad()
         logits = on.policy.model(input_ids=rows.tokens, output_router_logits=True).router_logits
-        aux = load_balancing_loss_func(logits, 8, 2, real(rows))
+        aux = load_balancing_loss_func(logits, 8, 2, loss_row_tokens(rows))
         (0.3 * aux).backward()
         want = torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in on.policy.parameters()])
-        assert float(on.experts.aux[0]) == pytest.approx(float(aux.detach()), rel=1e-5)
+        assert float(extension(on, ExpertRouting).aux_losses[0]) == pytest.approx(float(aux.detach()), rel=1e-5)
         assert want.norm() > 1e-2
         torch.testing.assert_close(have, want, rtol=1e-3, atol=1e-5)
 
@@ -242,7 +243,7 @@ class TestBalance:
 def test_real_tokens_are_those_of_prompt_and_response_where_there_is_loss() -> None:
     rows = collected(attached(made()))
     silent = replace(rows, mask=rows.mask & (torch.arange(len(rows)) != 2)[:, None])
-    where = real(silent)
+    where = loss_row_tokens(silent)
     assert not where[2].any()
     for i, length in enumerate(rows.lengths.tolist()):
         assert where[i].sum() == (0 if i == 2 else length)
@@ -258,7 +259,7 @@ class TestMetrics:
             run.policy.routers.modules[0].weight.add_(0.2)
         run.policy.routers.modules[0].weight.data[0] += 0.3
         gradients(run, rows)
-        live, where = run.policy(rows.tokens, rows.mask).routes, real(rows)
+        live, where = run.policy(rows.tokens, rows.mask).routes, loss_row_tokens(rows)
         changed = total = 0
         counts = torch.zeros(3, 8)
         for i in range(len(rows)):
@@ -268,7 +269,7 @@ class TestMetrics:
                     counts[layer, chosen] += 1
                     total += i > 0
                     changed += i > 0 and set(chosen) != set(rows.routed_experts[i, t, layer].tolist())
-        run.experts.finish(run.meter)
+        extension(run, ExpertRouting).after_update(rows, len(rows))
         metrics = run.meter.compute()
         assert 0 < changed < total
         assert metrics["train/router_changed_fraction"] == pytest.approx(changed / total)
@@ -324,4 +325,4 @@ def test_frozen_routers_are_in_the_checkpoint() -> None:
     """Nobody vouches for those that a resumed run would load."""
     made = learner(policy=mixture("qwen3"), router=Routing(every=None))
     assert any(not x.requires_grad for x in made.policy.parameters())
-    assert made.frozen() == {}
+    assert made.frozen_state() == {}
