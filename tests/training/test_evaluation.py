@@ -21,7 +21,7 @@ from rlmods.types import Prompt, Response, Scores, UserError
 from tests.support.tiny_setup import SPLITS, even, policy
 
 PROMPTS = [Prompt(id=str(i), text="1+1=", answer="2") for i in range(4)]
-RANK = SimpleNamespace(global_rank=0, iteration=3, device=torch.device("cpu"))
+RANK = SimpleNamespace(rank=0, world_size=1, device=torch.device("cpu"))
 RIGHT = {"0": [True, True, False], "1": [False, False, False], "2": [False, True, False], "3": [None, None, None]}
 """Of three samples of each prompt."""
 
