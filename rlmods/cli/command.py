@@ -26,7 +26,7 @@ from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
-from rlmods.run.journal import Journal, read_rows
+from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import UserError
 
 KEPT = "interrupted: what is done is kept, and the same command goes on from there"
@@ -113,8 +113,8 @@ class Output:
     def __init__(self, path: Path, facts: Mapping[str, Any]) -> None:
         self.path = path
         self.facts: dict[str, Any] = json.loads(dumps(facts))
-        self._journals = {True: Journal(path), False: Journal(dropped_beside(path))}
-        self.kept, self.dropped = ({_id(row, path): row for row in read_rows(j.path)} for j in self._journals.values())
+        self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_beside(path))}
+        self.kept, self.dropped = ({_id(row, path): row for row in read_rows(writer.path)} for writer in self._writers.values())
         for row in [*self.kept.values(), *self.dropped.values()][:1]:
             before, now = (dict(_leaves({key: given.get(key) for key in self.facts})) for given in (row, self.facts))
             differ = [key for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
@@ -129,7 +129,7 @@ class Output:
 
     def add(self, row: dict[str, Any], *, keep: bool) -> None:
         whole = row | self.facts
-        self._journals[keep].append(whole)
+        self._writers[keep].append(whole)
         (self.kept if keep else self.dropped)[row["id"]] = whole
 
 

@@ -21,14 +21,14 @@ from rlmods.algo import Learner
 from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
-from rlmods.callbacks.watchdog import GO_ON
+from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.config import compose
 from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
 from rlmods.run import RunDir
-from rlmods.run.resume import numbered
+from rlmods.run.resume import list_checkpoints
 from rlmods.types import UserError
 
 QUIET = (
@@ -69,10 +69,10 @@ def _leave(learner: Learner, directory: RunDir, again: str) -> None:
     """Say where it stands and how to go on. The first rank speaks for all: launchers take the status of another for a crash."""
     if not is_first_rank():
         sys.exit(0)
-    saved = max((iteration for iteration, _ in numbered(directory.checkpoints)), default=0)
+    saved = max((iteration for iteration, _ in list_checkpoints(directory.checkpoints)), default=0)
     stop = _stop_of(learner.trainer)
     where = f"after iteration {learner.iteration}"
-    if stop.gave_up:
+    if stop.iteration_aborted:
         where = f"within iteration {learner.iteration + 1}, what came after iteration {saved} is repeated"
     print(f"interrupted {where}; to go on: {again}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
@@ -123,11 +123,11 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except DeadlineError:  # the callback knows
         pass
     except SystemExit:  # Lightning's answer to Ctrl-C
-        if not _stop_of(trainer).come_early():
+        if not _stop_of(trainer).interrupted_before_training():
             raise
     except RuntimeError as error:
-        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).follow(lost):
-            raise UserError(f"{lost}; {GO_ON}") from error
+        if (lost := getattr(trainer, "lost", None)) and not _stop_of(trainer).stop_after_lost_rank(lost):
+            raise UserError(f"{lost}; {RESUME_HINT}") from error
         if not lost:
             raise
     return learner

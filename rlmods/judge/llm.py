@@ -17,7 +17,7 @@ from typing import Any
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.judge.question import RATING, TEMPLATE, ask, ask_rating, names, read_rating, read_verdict
 from rlmods.judge.scored import Pair
-from rlmods.run.journal import Journal, read_rows
+from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt, UserError
 
 LONGEST_PAUSE_S = 600.0
@@ -187,8 +187,8 @@ class LLM:
         return Random()
 
     @cached_property
-    def _journal(self) -> Journal | None:
-        return None if self.cache is None else Journal(Path(self.cache).expanduser())
+    def _journal(self) -> JsonlWriter | None:
+        return None if self.cache is None else JsonlWriter(Path(self.cache).expanduser())
 
     @cached_property
     def _replies(self) -> dict[str, list[float | None]]:
