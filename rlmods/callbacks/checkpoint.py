@@ -23,8 +23,8 @@ from rlmods.types import UserError
 class IterationCheckpoint(Callback):
     """Save `iteration_000012.ckpt` every `every` iterations and after the last, atomically, and keep the newest.
 
-    If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far in this process), keep the older ones and
-    try again after the next iteration. If the last checkpoint fails, the run fails after its export.
+    If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far in this process), keep the older ones
+    and try again after the next iteration. If the last checkpoint fails, the run fails after its export.
     """
 
     def __init__(

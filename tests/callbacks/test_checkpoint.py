@@ -70,9 +70,8 @@ class TestFullDisk:
 
     def test_fails_the_run_if_the_last_checkpoint_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         DiskFull(monkeypatch, 3)
-        message = (
-            r"iteration 3 was not saved \(No space left on device\), the newest checkpoint is of iteration 2: make room in .*resume=auto"
-        )
+        reason = r"\(No space left on device\), the newest checkpoint is of iteration 2"
+        message = rf"iteration 3 was not saved {reason}: make room in .*resume=auto"
         with pytest.warns(UserWarning, match="was not saved"), pytest.raises(UserError, match=message) as error:
             fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2)])
         assert "\n" not in str(error.value)

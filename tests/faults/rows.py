@@ -103,8 +103,8 @@ ROWS = {
     ),
     "explosion": Row(
         "A learning rate so high that the policy diverges",
-        "error: train/ratio_max is <number> after iteration 3, beyond callbacks.guard.max_ratio=<bound> for 3 iterations in a row: training "
-        "has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound",
+        "error: train/ratio_max is <number> after iteration 3, beyond callbacks.guard.max_ratio=<bound> for 3 iterations in a row: "
+        "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound",
         1,
         "nothing",
     ),
@@ -140,21 +140,22 @@ ROWS = {
     ),
     "rank_fails": Row(
         "A reward raises on one rank of two",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto continues "
-        "from the latest checkpoint",
+        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto "
+        "continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
-        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other ranks wait for it; resume=auto continues from the "
-        "latest checkpoint",
+        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other ranks wait for it; resume=auto continues from "
+        "the latest checkpoint",
         1,
         "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, and that rank prints its stacks",
     ),
     "rank_suspended": Row(
         "One rank of two is suspended (SIGSTOP), as on a machine that hangs",
-        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; resume=auto continues from the latest checkpoint",
+        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; resume=auto continues from the latest "
+        "checkpoint",
         1,
         "iterations after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
     ),
@@ -166,15 +167,15 @@ ROWS = {
     ),
     "settings_changed": Row(
         "`resume=auto ratio.high=0.4`, where the run was started with another",
-        "error: <run> was started with ratio.high=0.28 (now 0.4): a resumed run needs the same settings; for a new run, type another run_dir= "
-        "and no resume=",
+        "error: <run> was started with ratio.high=0.28 (now 0.4): a resumed run needs the same settings; for a new run, type another "
+        "run_dir= and no resume=",
         1,
         "nothing",
     ),
     "another_model": Row(
         "`resume=auto` with another model than the run was started with",
-        "error: <run> was started with policy.hidden_size=32 (now 64): a resumed run needs the same settings; for a new run, type another run_dir= "
-        "and no resume=",
+        "error: <run> was started with policy.hidden_size=32 (now 64): a resumed run needs the same settings; for a new run, type another "
+        "run_dir= and no resume=",
         1,
         "nothing",
     ),

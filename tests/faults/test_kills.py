@@ -9,7 +9,7 @@ import torch
 
 from tests.support.kill_resume import differing, survive
 
-OVERRIDES = (
+SMALL = (
     "algo=dapo",
     "batch.prompts=4",
     "batch.samples=4",
@@ -21,7 +21,7 @@ OVERRIDES = (
 
 @pytest.mark.slow
 def test_killed_and_resumed_run_is_bitwise_identical(tmp_path: Path) -> None:
-    assert len(survive(tmp_path, OVERRIDES, 2)) == 3
+    assert len(survive(tmp_path, SMALL, 2)) == 3
 
 
 def test_differing_compares_bits() -> None:

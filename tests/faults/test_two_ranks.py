@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests import ranks
 from tests.faults.rows import ROWS
+from tests.support import ranks
 
 pytestmark = pytest.mark.slow
 
