@@ -1,4 +1,4 @@
-"""A run that has exploded ends before it spends the night on it."""
+"""Guard: ends a run whose training has diverged."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rlmods.callbacks.hooks import Metrics
 from rlmods.run import atomic_write
 from rlmods.types import UserError
 
-WATCHED = {
+BOUND_NAMES = {
     "train/ratio_max": "max_ratio",
     "train/kl_old": "max_kl",
     "train/kl_ref": "max_kl",
     "train/grad_norm": "max_grad_norm",
 }
-"""The setting that bounds a metric."""
+"""Setting that bounds a metric, by metric."""
 
 
 class Guard(Callback):
-    """Watches what grows when training explodes, with bounds that a healthy run stays far below; a metric that is NaN is beyond any.
+    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN exceeds every bound. The model is saved first.
 
-    The model is saved first. Rows on which too many optimizer steps in a row were not finite (`batch.max_nonfinite`) are written to
-    `folder`, `iteration_000012.pt` a rank, to be read with `torch.load(path, weights_only=True)`: `shares` of rows, and under `losses` the
-    loss of every microbatch with the indices of its rows.
+    If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of the last one to `folder`, as
+    `iteration_000012.pt` for each rank, read by `torch.load(path, weights_only=True)`: the rows under `shares`, and under `losses` the loss
+    of every microbatch with the indices of its rows.
     """
 
     def __init__(
@@ -44,12 +44,12 @@ class Guard(Callback):
     ) -> None:
         """
         Args:
-            folder: where rows go that made a loss or a gradient NaN or infinite.
-            max_ratio: of `train/ratio_max`, how much likelier than before an optimizer step made a token. null: no bound, here and below.
-            max_kl: of `train/kl_old` and `train/kl_ref`, nats per token.
-            max_grad_norm: of `train/grad_norm`, before it is scaled down to `batch.max_norm`.
-            patience: iterations in a row beyond a bound.
-            action: warn once, each time it happens, or stop.
+            folder: folder for rows whose loss or gradient was NaN or infinite.
+            max_ratio: bound of `train/ratio_max`, the largest importance ratio of a token. null: no bound, here and below.
+            max_kl: bound of `train/kl_old` and `train/kl_ref`, nats per token.
+            max_grad_norm: bound of `train/grad_norm`, before clipping to `batch.max_norm`.
+            patience: number of iterations in a row beyond a bound that triggers `action`.
+            action: "warn" (once until the metric is back within its bound) or "stop".
 
         Raises:
             UserError: a bound that is not positive, a patience below 1, an unknown action.
@@ -63,32 +63,32 @@ class Guard(Callback):
         if action not in ("warn", "stop"):
             raise UserError(f"callbacks.guard.action={action}: one of warn, stop")
         self.folder, self.patience, self.action = Path(folder), patience, action
-        self._in_a_row: Counter[str] = Counter()
-        self._verdict = ""
+        self._num_beyond: Counter[str] = Counter()
+        self._error = ""
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
-        """On every rank, with the same metrics."""
-        for metric, name in WATCHED.items():
+        """Check the metrics, which are the same on every rank."""
+        for metric, name in BOUND_NAMES.items():
             bound = self.bounds[name]
             if bound is None or metric not in metrics:
                 continue
-            beyond = not metrics[metric] <= bound
-            self._in_a_row[metric] = self._in_a_row[metric] + 1 if beyond else 0
-            if self._in_a_row[metric] == self.patience:
-                self._tell(trainer, f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}", f"{name}={bound:g}")
+            is_beyond = not metrics[metric] <= bound  # also true for NaN
+            self._num_beyond[metric] = self._num_beyond[metric] + 1 if is_beyond else 0
+            if self._num_beyond[metric] == self.patience:
+                self._report(trainer, f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}", f"{name}={bound:g}")
 
     def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
         """
         Raises:
-            UserError: it exploded. The checkpoint is written by then.
+            UserError: training has diverged; the checkpoint is already written.
         """
-        if self._verdict:
-            raise UserError(self._verdict)
+        if self._error:
+            raise UserError(self._error)
 
     def on_nonfinite_batch(self, trainer: Trainer, learner: Any, study: Mapping[str, Any]) -> None:
         """
         Raises:
-            UserError: always, and says where to look.
+            UserError: always, with the path of the file.
         """
         rank = f"_rank_{trainer.global_rank}" if trainer.world_size > 1 else ""
         path = self.folder / f"iteration_{study['iteration']:06d}{rank}.pt"
@@ -97,10 +97,10 @@ class Guard(Callback):
         atomic_write(path, content.getvalue())
         raise UserError(f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)")
 
-    def _tell(self, trainer: Trainer, what: str, bound: str) -> None:
-        line = f"{what}, and {self.patience} in a row were beyond callbacks.guard.{bound}"
+    def _report(self, trainer: Trainer, state: str, bound: str) -> None:
+        message = f"{state}, beyond callbacks.guard.{bound} for {self.patience} iterations in a row"
         if self.action == "stop":
             trainer.should_stop = True
-            self._verdict = f"{line}: the run has exploded, and is saved; try a smaller optimizer.lr=..., or another bound"
+            self._error = f"{message}: training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"
         elif trainer.is_global_zero:
-            warnings.warn(line, stacklevel=2)
+            warnings.warn(message, stacklevel=2)

@@ -1,4 +1,4 @@
-"""Whether the reward is being gamed, said in words while it happens."""
+"""Monitor that warns of reward hacking during a run."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import rich
 from lightning import Callback, Trainer
 from lightning.pytorch.utilities import rank_zero_only
 
+from rlmods.callbacks.alerts import Alert, Stats, Thresholds, average, compute_stats, find_alerts, noise_std
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.samples import panel
-from rlmods.callbacks.suspicion import Figures, Suspicion, Thresholds, average, deviation, read, suspicions
-from rlmods.run import atomic_write, dumps, writing
-from rlmods.run.journal import read_rows
+from rlmods.run import dumps, wrap_write_errors
+from rlmods.run.jsonl import truncate_rows
 from rlmods.types import UserError
 
 
 class HackingMonitor(Callback):
-    """Compares the latest iterations of an online run with its first, and with those that were best by the accuracy (or `val/gold_reward`).
+    """Compare the latest iterations of an online run with its first, and with those of the highest accuracy (or `val/gold_reward`).
 
-    A sign is told once, and again only after it was gone: a line and the responses that show it best on the terminal, a row
-    `hacking/<kind>` in metrics.jsonl, and all of it in `path`. Kinds: `length` (pays for length), `gap` (the reward rises while what it
-    stands for falls), `frontier` (distance from the reference that buys nothing), `diversity`, `repetition`, `truncation`,
-    `collapse/<term>`, `graders/<term>/<what>`. It reads the responses of the first rank, and metrics of all.
+    An alert is reported once, and again only after it has cleared: a line and example responses on the terminal, a row `hacking/<kind>` in
+    metrics.jsonl, and a row in `path`. Kinds: `length` (the reward pays for length), `gap` (the reward rises while the accuracy falls),
+    `frontier` (the KL to the reference grows while the accuracy falls), `diversity`, `repetition`, `truncation`, `collapse/<term>`,
+    `graders/<term>/<count>`. Uses the responses of the first rank, and metrics of all.
     """
 
     def __init__(
@@ -45,18 +45,18 @@ class HackingMonitor(Callback):
     ) -> None:
         """
         Args:
-            path: JSON Lines file of suspicions.
-            window: iterations that are averaged.
-            shown: responses printed with a suspicion.
-            stop: end the run at the first one.
-            correlation: of reward and length, among answers that are equally correct, from which on the reward pays for length;
-            growth: with lengths that have grown by this share.
-            drop: of the accuracy, or the gold reward, from its best.
-            kl: nats per token from the reference, from which on distance has to pay.
-            unique: distinct responses to a prompt, as a share of what they were, down to which they are different enough.
-            repetition: rise of the share of 4-grams that repeat within a response.
-            truncated: rise of the share of responses that are cut off.
-            ungraded: share of responses whose grader timed out or failed.
+            path: JSON Lines file of alerts.
+            window: number of iterations to average.
+            shown: number of responses printed with an alert.
+            stop: end the run at the first alert.
+            correlation: minimum correlation of reward and length, among equally correct answers, for `length`;
+            growth: with at least this relative growth of the mean length.
+            drop: minimum drop of the accuracy, or the gold reward, from its best, for `gap` and `frontier`.
+            kl: minimum KL to the reference for `frontier`, nats per token.
+            unique: fraction of distinct responses to a prompt, relative to the first iterations, at or below which `diversity` triggers.
+            repetition: rise of the fraction of repeated 4-grams within a response that triggers `repetition`.
+            truncated: rise of the fraction of truncated responses that triggers `truncation`.
+            ungraded: fraction of responses whose grader timed out or failed that triggers `graders`.
 
         Raises:
             UserError: a negative threshold, a window below 1.
@@ -68,60 +68,59 @@ class HackingMonitor(Callback):
         if window < 1:
             raise UserError(f"callbacks.hacking.window={window}: must be at least 1")
         self.path, self.window, self.shown, self.stop = Path(path), window, shown, stop
-        self.first: list[Figures] = []
-        self.latest: list[Figures] = []
-        self.best: Figures = {}
-        self.gold: float | None = None
-        self.told: set[str] = set()
-        self.course: list[float] = []
-        """The accuracy, or the gold reward, of every iteration."""
+        self.first: list[Stats] = []
+        self.latest: list[Stats] = []
+        self.best: Stats = {}
+        self.gold_reward: float | None = None
+        self.active: set[str] = set()
+        """Kinds of the current alerts, already reported."""
+        self.history: list[float] = []
+        """Accuracy, or gold reward, of every iteration."""
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
-        self.gold = metrics.get("val/gold_reward", self.gold)
+        self.gold_reward = metrics.get("val/gold_reward", self.gold_reward)
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
-        alarm = trainer.is_global_zero and bool(learner.samples) and self.look(learner, metrics)
+        has_alert = trainer.is_global_zero and bool(learner.samples) and self.check(learner, metrics)
         if self.stop:
-            trainer.should_stop |= trainer.strategy.reduce_boolean_decision(alarm, all=False)
+            trainer.should_stop |= trainer.strategy.reduce_boolean_decision(has_alert, all=False)
 
-    def look(self, learner: Any, metrics: Metrics) -> bool:
-        """Take in one iteration; whether there is a sign that was not there before."""
-        reading = read(learner.samples, metrics) | ({} if self.gold is None else {"gold": self.gold})
+    def check(self, learner: Any, metrics: Metrics) -> bool:
+        """Add one iteration and report new alerts; return True if there are any."""
+        stats = compute_stats(learner.samples, metrics) | ({} if self.gold_reward is None else {"gold": self.gold_reward})
         if len(self.first) < self.window:
-            self.first.append(reading)
-        self.latest = [*self.latest, reading][-self.window :]
-        now, name = average(self.latest), "accuracy" if self.gold is None else "gold"
-        self.course += [reading[name]] if name in reading else []
-        now["noise"] = 4 * (2 / (self.window if self.gold is None else 1)) ** 0.5 * deviation(self.course)
+            self.first.append(stats)
+        self.latest = [*self.latest, stats][-self.window :]
+        now, name = average(self.latest), "accuracy" if self.gold_reward is None else "gold"
+        self.history += [stats[name]] if name in stats else []
+        now["noise"] = 4 * (2 / (self.window if self.gold_reward is None else 1)) ** 0.5 * noise_std(self.history)
         if name in now and now[name] >= self.best.get(name, float("-inf")) and len(self.latest) == self.window:
             self.best = now
         if len(self.first) < self.window or learner.iteration < 2 * self.window:
             return False
-        found = suspicions(average(self.first), now, self.best or now, self.limits)
-        fresh = [sign for sign in found if sign.kind not in self.told]
-        self.told = {sign.kind for sign in found}
-        for sign in fresh:
-            self.tell(learner, sign)
-        return bool(fresh)
+        alerts = find_alerts(average(self.first), now, self.best or now, self.limits)
+        new = [alert for alert in alerts if alert.kind not in self.active]
+        self.active = {alert.kind for alert in alerts}
+        for alert in new:
+            self.report(learner, alert)
+        return bool(new)
 
     @rank_zero_only
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        """What was found beyond the iteration that training starts at did not happen."""
-        rows = read_rows(self.path)
-        if len(past := [row for row in rows if row["iteration"] <= learner.iteration]) < len(rows):
-            with writing(self.path):
-                atomic_write(self.path, "".join(f"{dumps(row)}\n" for row in past))
+        """Delete alerts of iterations after the one that training resumes from: they are repeated."""
+        truncate_rows(self.path, learner.iteration)
 
-    def tell(self, learner: Any, sign: Suspicion) -> None:
-        rows = sorted(learner.samples, key=sign.rank, reverse=True)[: self.shown]
+    def report(self, learner: Any, alert: Alert) -> None:
+        """Print, log and write an alert."""
+        rows = sorted(learner.samples, key=alert.sort_key, reverse=True)[: self.shown]
         title = f"iteration {learner.iteration}: reward hacking?"
         console = rich.get_console()
-        console.print(f"{title} {sign.words}", markup=False, highlight=False)
+        console.print(f"{title} {alert.message}", markup=False, highlight=False)
         for row in rows:
-            console.print(panel(row, f"iteration {learner.iteration}, {sign.kind}"))
-        learner.log_row({f"hacking/{sign.kind}": sign.figure})
-        record = {"iteration": learner.iteration, "kind": sign.kind, "words": sign.words, "figure": sign.figure, "rows": rows}
-        with writing(self.path):
+            console.print(panel(row, f"iteration {learner.iteration}, {alert.kind}"))
+        learner.log_row({f"hacking/{alert.kind}": alert.value})
+        record = {"iteration": learner.iteration, "kind": alert.kind, "words": alert.message, "figure": alert.value, "rows": rows}
+        with wrap_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
                 file.write(dumps(record) + "\n")
@@ -131,11 +130,11 @@ class HackingMonitor(Callback):
             "first": self.first,
             "latest": self.latest,
             "best": dict(self.best),
-            "gold": self.gold,
-            "told": sorted(self.told),
-            "course": self.course,
+            "gold": self.gold_reward,
+            "told": sorted(self.active),
+            "course": self.history,
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.first, self.latest, self.best = list(state_dict["first"]), list(state_dict["latest"]), state_dict["best"]
-        self.gold, self.told, self.course = state_dict["gold"], set(state_dict["told"]), list(state_dict["course"])
+        self.gold_reward, self.active, self.history = state_dict["gold"], set(state_dict["told"]), list(state_dict["course"])

@@ -1,4 +1,4 @@
-"""What the learner calls on every callback that has it, beside Lightning's own hooks."""
+"""Hooks that the learner calls on callbacks, in addition to Lightning's."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from lightning import Trainer
 
 Metrics = Mapping[str, float]
 Rows = Sequence[Mapping[str, Any]]
-"""Of the sample log, one a response."""
+"""Rows of the sample log, one per response."""
 
 
-class Iterating(Protocol):
-    """What a callback may ask of the learner."""
+class LearnerState(Protocol):
+    """Attributes of the learner that callbacks may read."""
 
     iteration: int
     """Completed iterations."""
     optimizer_steps: int
     samples: Rows
-    """Of this iteration and rank."""
+    """Responses of this iteration on this rank."""
 
 
 class Hooks(Protocol):
-    """Implement any of them, or none."""
+    """All hooks; a callback implements any of them, or none."""
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
-        """After each iteration, with what is logged for it."""
+        """Called after each iteration with its logged metrics."""
         ...
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
-        """After each evaluation, with its metrics and graded responses."""
+        """Called after each validation with its metrics and scored responses."""
         ...
 
     def on_lost_rank(self, trainer: Trainer, learner: Any, why: str) -> None:
-        """Another rank is gone or hangs, and this process is about to end. From a thread of its own: no collectives."""
+        """Called before this process exits because another rank is lost or hangs; from another thread, so without collectives."""
         ...
 
     def on_safe_point(self, trainer: Trainer, learner: Any) -> None:
-        """Within an iteration, often: where an exception leaves nothing half written."""
+        """Called often within an iteration, where raising an exception leaves no state half written."""
         ...
 
     def on_nonfinite_batch(self, trainer: Trainer, learner: Any, study: Mapping[str, Any]) -> None:
-        """On every rank, before a run ends for optimizer steps that were not finite: plain values and tensors of the last of them."""
+        """Called on every rank before non-finite optimizer steps end the run, with tensors and plain values of the last of them."""
         ...

@@ -1,8 +1,7 @@
-"""`metrics.jsonl`: the log that is always written, and that reports are made from."""
+"""Logger that writes `metrics.jsonl`."""
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from argparse import Namespace
@@ -13,14 +12,15 @@ from typing import Any
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only
 
-from rlmods.run import atomic_write, dumps, writing
+from rlmods.run import dumps, wrap_write_errors
+from rlmods.run.jsonl import truncate_rows
 
 
 class JsonlLogger(Logger):
-    """Appends one JSON object a call: `iteration`, `optimizer_step`, `wall_s`, then the metrics by name. NaN and infinities are null."""
+    """Append one JSON object per call: `iteration`, `optimizer_step`, `wall_s`, then the metrics by name. NaN and infinities are null."""
 
     def __init__(self, path: str | Path, after: int | None = None) -> None:
-        """Goes on after iteration `after` (`RunDir.iteration`), dropping what an earlier process logged beyond it; None drops nothing."""
+        """Continue after iteration `after` (`RunDir.iteration`): later rows of an earlier process are deleted. None keeps all."""
         super().__init__()
         self.path = Path(path)
         self._start = time.monotonic()
@@ -28,16 +28,13 @@ class JsonlLogger(Logger):
 
     @rank_zero_only
     def truncate(self, iteration: int) -> None:
-        """Drops the lines after `iteration` (and a last line that was cut off), and continues their clock."""
-        lines = self.path.read_text().splitlines() if self.path.exists() else []
-        rows = [(row, line) for line in lines if (row := _parse(line)) is not None and row["iteration"] <= iteration]
-        if len(rows) < len(lines):
-            atomic_write(self.path, "".join(f"{line}\n" for _, line in rows))
-        self._start = time.monotonic() - (rows[-1][0]["wall_s"] or 0.0 if rows else 0.0)
+        """Delete rows after `iteration` (and an incomplete last line), and continue from the last `wall_s`."""
+        rows = truncate_rows(self.path, iteration)
+        self._start = time.monotonic() - (rows[-1]["wall_s"] or 0.0 if rows else 0.0)
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, Any], step: int | None = None) -> None:
-        """`step` is the iteration. `optimizer_step` and `wall_s` may be among the metrics; the clock runs by itself without.
+        """Append a row; `step` is the iteration. `metrics` may include `optimizer_step`, and `wall_s` to override the clock.
 
         Raises:
             UserError: the file cannot be written.
@@ -48,13 +45,13 @@ class JsonlLogger(Logger):
             "optimizer_step": rest.pop("optimizer_step", None),
             "wall_s": rest.pop("wall_s", round(time.monotonic() - self._start, 3)),
         }
-        with writing(self.path):
+        with wrap_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("a") as file:  # one write a line, closed at once: a reader at any time sees whole lines
+            with self.path.open("a") as file:  # one write per line, closed at once: readers always see complete lines
                 file.write(dumps(row | {key: rest[key] for key in sorted(rest)}) + "\n")
 
     def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: `config.yaml` holds them."""
+        """Do nothing: hyperparameters are in `config.yaml`."""
 
     @property
     def name(self) -> str:
@@ -63,11 +60,3 @@ class JsonlLogger(Logger):
     @property
     def version(self) -> str:
         return ""
-
-
-def _parse(line: str) -> dict[str, Any] | None:
-    try:
-        row = json.loads(line)
-    except json.JSONDecodeError:
-        return None
-    return row if isinstance(row, dict) and isinstance(row.get("iteration"), int) else None

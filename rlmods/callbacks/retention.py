@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""Selection of the checkpoints to keep."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from rlmods.run import atomic_write, dumps
 from rlmods.types import UserError
 
 Values = Mapping[int, float]
-"""The metric by iteration, of checkpoints that are there."""
+"""Validation metric of existing checkpoints, by iteration."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """The newest, every so manieth for ever, and the best.
+    """Keep the newest checkpoints, every N-th permanently, and the best.
 
     Raises:
         UserError: a negative count, an unknown mode.
     """
 
     keep: int = 2
-    """The newest; 0 keeps all."""
+    """Number of newest checkpoints to keep; 0 keeps all."""
     keep_every: int = 0
-    """Iterations between those that stay for ever; 0: none does."""
+    """Keep every checkpoint at a multiple of this many iterations permanently; 0: none."""
     best: str | None = None
-    """A validation metric: the checkpoint in which it is best stays too. None: none does."""
+    """Validation metric whose best checkpoint is kept too. None: none."""
     mode: Literal["max", "min"] = "max"
-    """What is best."""
+    """Direction in which the metric is better."""
 
     def __post_init__(self) -> None:
         for name in ("keep", "keep_every"):
@@ -40,25 +40,25 @@ class Retention:
         if self.mode not in ("max", "min"):
             raise UserError(f"callbacks.checkpoint.best_mode={self.mode}: one of max, min")
 
-    def due(self, iteration: int) -> bool:
-        """Whether it would stay for ever."""
+    def is_permanent(self, iteration: int) -> bool:
+        """Return True if a checkpoint of this iteration is kept permanently."""
         return self.keep_every > 0 and iteration % self.keep_every == 0
 
-    def best_of(self, values: Values) -> int | None:
-        """The iteration; of equal ones the first."""
+    def best_iteration(self, values: Values) -> int | None:
+        """Return the iteration with the best value, the first of equal ones; None without values."""
         sign = 1 if self.mode == "max" else -1
         known = [(sign * value, -iteration) for iteration, value in values.items() if not math.isnan(value)]
         return -max(known)[1] if known else None
 
-    def kept(self, iterations: Iterable[int], values: Values) -> set[int]:
-        """Those of `iterations` that stay."""
-        there = sorted(iterations)
-        newest = there[-self.keep :] if self.keep else there
-        best = self.best_of({i: value for i, value in values.items() if i in there})
-        return {*newest, *filter(self.due, there), *(() if best is None else (best,))}
+    def select(self, iterations: Iterable[int], values: Values) -> set[int]:
+        """Return those of `iterations` whose checkpoints are kept."""
+        existing = sorted(iterations)
+        newest = existing[-self.keep :] if self.keep else existing
+        best = self.best_iteration({i: value for i, value in values.items() if i in existing})
+        return {*newest, *filter(self.is_permanent, existing), *(() if best is None else (best,))}
 
-    def read(self, path: Path, iterations: Iterable[int]) -> dict[int, float]:
-        """What `write` left there, of these iterations; nothing of another metric, or where the file is broken."""
+    def read_values(self, path: Path, iterations: Iterable[int]) -> dict[int, float]:
+        """Read the values of these iterations from `best.json`; {} if it is broken or holds another metric."""
         try:
             saved = json.loads(path.read_text())
             values = {int(i): float(value) for i, value in saved["values"].items()} if saved["metric"] == self.best else {}
@@ -66,9 +66,9 @@ class Retention:
             return {}
         return {i: values[i] for i in iterations if i in values}
 
-    def write(self, path: Path, values: Values, name: str) -> None:
-        """`best.json`: which checkpoint is best, its value, and those of the others."""
-        best = self.best_of(values)
+    def write_values(self, path: Path, values: Values, name: str) -> None:
+        """Write `best.json`: the best checkpoint, its value, and the values of the others."""
+        best = self.best_iteration(values)
         if best is not None:
-            facts = {"metric": self.best, "mode": self.mode, "checkpoint": name.format(best), "value": values[best], "values": values}
-            atomic_write(path, dumps(facts, indent=2) + "\n")
+            content = {"metric": self.best, "mode": self.mode, "checkpoint": name.format(best), "value": values[best], "values": values}
+            atomic_write(path, dumps(content, indent=2) + "\n")

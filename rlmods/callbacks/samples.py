@@ -1,4 +1,4 @@
-"""What the model says: every response to a file, some of them to the terminal."""
+"""Sample log: every response to a file, some of them to the terminal."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from rich.text import Text
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.run import atomic_write, dumps
 
-TEXTS = ("prompt", "response", "answer")
-"""Columns shown as text of their own; the other short ones go on one line below."""
+TEXT_COLUMNS = ("prompt", "response", "answer")
+"""Columns printed as separate paragraphs; other short columns go on one line below."""
 
 
 class Samples(Callback):
-    """Writes `iteration_000012.jsonl` (and `validation_000012.jsonl`), one row a response, and shows some of them."""
+    """Write `iteration_000012.jsonl` (and `validation_000012.jsonl`), one row per response, and print some of the rows."""
 
     def __init__(self, path: str | Path, every: int = 1, shown: int = 2, print_every: int = 10) -> None:
         """
         Args:
             path: folder of the files.
             every: iterations between files; 0 writes none.
-            shown: responses printed, taken evenly from the iteration.
+            shown: number of responses to print, evenly spaced in the iteration.
             print_every: iterations between prints; 0 prints none.
         """
         self.path, self.every, self.shown, self.print_every = Path(path), every, shown, print_every
 
     @rank_zero_only
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        """Files from beyond the iteration that training starts at tell of what did not happen."""
+        """Delete files of iterations after the one that training resumes from: they are repeated."""
         for path in self.path.glob("*.jsonl"):
             if (match := re.fullmatch(r"(?:iteration|validation)_(\d+)", path.stem)) and int(match[1]) > learner.iteration:
                 path.unlink()
 
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
-        """Every rank, as each has rows of its own."""
-        writes, prints = (_due(learner.iteration, every) for every in (self.every, self.print_every))
-        rows = _of_all_ranks(learner.samples, trainer) if writes or prints else []
+        """Write and print; a collective, as each rank has its own rows."""
+        writes, prints = (_is_due(learner.iteration, every) for every in (self.every, self.print_every))
+        rows = _gather_rows(learner.samples, trainer) if writes or prints else []
         if trainer.is_global_zero and writes:
             self._write("iteration", learner.iteration, rows)
         if trainer.is_global_zero and prints and self.shown:
@@ -52,8 +52,8 @@ class Samples(Callback):
                 rich.get_console().print(panel(row, f"iteration {learner.iteration}"))
 
     def on_validation_metrics(self, trainer: Trainer, learner: Any, metrics: Metrics, rows: Rows) -> None:
-        """Every rank, as each has rows of its own."""
-        rows = _of_all_ranks(rows, trainer) if self.every else []
+        """Write; a collective, as each rank has its own rows."""
+        rows = _gather_rows(rows, trainer) if self.every else []
         if trainer.is_global_zero and self.every:
             self._write("validation", learner.iteration, rows)
 
@@ -63,23 +63,23 @@ class Samples(Callback):
 
 
 def panel(row: Mapping[str, Any], title: str) -> Panel:
-    """A row for reading. What a model wrote is never taken for markup."""
-    texts = [(name, str(row[name]).strip()) for name in TEXTS if row.get(name) is not None]
-    facts = [f"{key} {_short(value)}" for key, value in row.items() if key not in TEXTS and isinstance(value, int | float | str)]
+    """Format a row for the terminal. Model output is never parsed as rich markup."""
+    texts = [(name, str(row[name]).strip()) for name in TEXT_COLUMNS if row.get(name) is not None]
+    fields = [f"{key} {_format(value)}" for key, value in row.items() if key not in TEXT_COLUMNS and isinstance(value, int | float | str)]
     body = Text("\n").join(Text.assemble((f"{name:9}", "dim"), (text, "bold" if name == "response" else "")) for name, text in texts)
-    return Panel(body, title=title, subtitle=Text("  ".join(facts), style="dim"), title_align="left", subtitle_align="left")
+    return Panel(body, title=title, subtitle=Text("  ".join(fields), style="dim"), title_align="left", subtitle_align="left")
 
 
-def _short(value: float | str) -> str:
+def _format(value: float | str) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)[:40]
 
 
-def _due(iteration: int, every: int) -> bool:
+def _is_due(iteration: int, every: int) -> bool:
     return every > 0 and iteration % every == 0
 
 
-def _of_all_ranks(rows: Rows, trainer: Trainer) -> Rows:
-    """On the first rank; empty on the others."""
+def _gather_rows(rows: Rows, trainer: Trainer) -> Rows:
+    """Gather the rows of all ranks on the first rank; the others get none."""
     if trainer.world_size == 1:
         return rows
     gathered: list[Any] | None = [None] * trainer.world_size if trainer.is_global_zero else None

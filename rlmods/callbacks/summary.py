@@ -1,4 +1,4 @@
-"""The outcome of a run in one small file, and the model it ends with."""
+"""Summary file and exported model of a run."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 import lightning as L
 from safetensors import SafetensorError
 
-from rlmods.callbacks.progress import headline
+from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError
-from rlmods.run import RunDir, write_summary, writing
+from rlmods.run import RunDir, wrap_write_errors, write_summary
 from rlmods.training.metrics import peak_memory_mb
 from rlmods.types import UserError
 
 
 class Summary(L.Callback):
-    """Writes `summary.json` when the run ends, however it ends, and `export/` unless it failed."""
+    """Write `summary.json` when the run ends for whatever reason, and `export/` unless it failed."""
 
     def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str]) -> None:
         self.directory, self.label, self.parts = directory, label, parts
@@ -27,7 +27,7 @@ class Summary(L.Callback):
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
         self.started = time.monotonic()
-        self.shown = ""
+        self.last_validation = ""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.started = time.monotonic()
@@ -36,7 +36,7 @@ class Summary(L.Callback):
         self.peak_memory_mb = max(self.peak_memory_mb, metrics.get("perf/peak_memory_mb", 0.0))
 
     def on_validation_metrics(self, trainer: L.Trainer, learner: Any, metrics: Mapping[str, float], rows: Any) -> None:
-        self.shown = headline(metrics)
+        self.last_validation = format_validation(metrics)
         value = metrics.get("val/accuracy")
         if value is None:
             return
@@ -46,28 +46,29 @@ class Summary(L.Callback):
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
         finished = pl_module.iteration >= pl_module.max_iterations
         self._export(pl_module)
-        self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # a checkpoint may have taken more
+        self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # saving the checkpoint may have used more
         self._write(trainer, pl_module, "finished" if finished else "interrupted")
         if trainer.is_global_zero:
-            known = {name: value for name, value in self.accuracy.items() if value is not None}
-            found = "val/accuracy " + ", ".join(f"{name} {value:.3f}" for name, value in known.items()) if known else self.shown
-            steps = "no optimizer step, as there was nothing to learn from" if pl_module.optimizer_steps == 0 else ""
-            facts = [f"{pl_module.iteration} iterations", found, steps, f"the model is in {self.directory.export}"]
-            print(f"{self.label}: {'; '.join(fact for fact in facts if fact)}", flush=True)
+            accuracies = {name: value for name, value in self.accuracy.items() if value is not None}
+            shown = ", ".join(f"{name} {value:.3f}" for name, value in accuracies.items())
+            validation = f"val/accuracy {shown}" if accuracies else self.last_validation
+            steps = "no optimizer step (no learning signal)" if pl_module.optimizer_steps == 0 else ""
+            parts = [f"{pl_module.iteration} iterations", validation, steps, f"the model is in {self.directory.export}"]
+            print(f"{self.label}: {'; '.join(part for part in parts if part)}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
-        kind = (
+        exit = (
             "interrupted"
             if isinstance(exception, KeyboardInterrupt | DeadlineError)
             else f"failed: {type(exception).__name__}: {exception}"
         )
         try:
-            self._write(trainer, pl_module, " ".join(kind.split()))
-        except UserError as error:  # the exception is what the user should hear of
+            self._write(trainer, pl_module, " ".join(exit.split()))
+        except UserError as error:  # do not hide the exception
             warnings.warn(str(error), stacklevel=2)
 
     def _export(self, learner: Any) -> None:
-        with writing(self.directory.export):
+        with wrap_write_errors(self.directory.export):
             try:
                 learner.export(self.directory.export)
             except SafetensorError as error:

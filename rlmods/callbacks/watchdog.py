@@ -1,4 +1,4 @@
-"""A rank that dies or hangs takes the others with it, in time and by name."""
+"""Watchdog: ends all ranks, with an error that names the cause, when one of them dies or hangs."""
 
 from __future__ import annotations
 
@@ -12,63 +12,63 @@ from typing import Any
 
 from lightning import Callback, Trainer
 
-from rlmods.callbacks.beats import Beat, Board, connect
+from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
-GO_ON = "resume=auto goes on from the latest checkpoint"
-FIRST_IS_GONE = "rank 0 is gone: its store does not answer"
+RESUME_HINT = "resume=auto continues from the latest checkpoint"
+STORE_IS_GONE = "rank 0 is gone: its store does not answer"
 
 
 class Watchdog(Callback):
-    """On several ranks, each tells the others where it is, once a second, from a thread and over a connection of its own.
+    """With several ranks, a thread on each publishes a heartbeat once a second, over a connection of its own.
 
-    A rank whose process has ended, or from which nothing is heard for `lost_s`, is lost. Where no rank shows a sign of life for
-    `timeout_s`, those that are behind hang. Then every rank says which and where, one that hangs shows its stacks, and all end.
+    A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank makes progress for `timeout_s`, those that
+    are behind hang. Then every rank prints which rank it was and in which phase, a hanging rank dumps its stacks, and all ranks exit.
     """
 
     def __init__(self, timeout_s: float = 1800.0, lost_s: float = 60.0) -> None:
         """
         Args:
-            timeout_s: seconds without a new stage, a microbatch or a forward on any rank: more than the slowest batch of rewards takes.
-            lost_s: seconds without a word from a rank on another machine, or one that stands still, until it counts as lost.
+            timeout_s: seconds without a new phase, microbatch or forward pass on any rank; longer than the slowest batch of rewards.
+            lost_s: seconds without a heartbeat until a rank counts as lost (on another machine, or suspended).
         """
         for name, value in (("timeout_s", timeout_s), ("lost_s", lost_s)):
             if not value > 0:
                 raise ValueError(f"{name}={value}: must be positive")
-        self.timeout_s, self.lost_s, self.beat_s = timeout_s, lost_s, min(1.0, timeout_s / 10, lost_s / 10)
+        self.timeout_s, self.lost_s, self.interval_s = timeout_s, lost_s, min(1.0, timeout_s / 10, lost_s / 10)
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._signs = 0
+        self._forward_count = 0
         self._hooks: list[Any] = []
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         if trainer.world_size == 1:
             return
-        _relieve(trainer.strategy.launcher)
-        own = Beat(trainer.global_rank, socket.gethostname(), os.getpid())
-        self._board = Board(connect(trainer), trainer.world_size, own, pause_s=5 * self.beat_s)
+        _disable_launcher_monitor(trainer.strategy.launcher)
+        own = Heartbeat(trainer.global_rank, socket.gethostname(), os.getpid())
+        self._store = HeartbeatStore(connect(trainer), trainer.world_size, own, max_pause_s=5 * self.interval_s)
         trunks = [getattr(network, "model", network) for network in learner.networks.values()]
-        self._hooks = [getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._sign) for trunk in trunks]
-        self._tell(learner)
+        self._hooks = [getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._count_forward) for trunk in trunks]
+        self._publish(learner)
         trainer.strategy.barrier()
         self._stop.clear()
         self._thread = threading.Thread(target=self._watch, args=(learner,), name="watchdog", daemon=True)
         self._thread.start()
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
-        self._leave(learner, "")
+        self._finish(learner, "")
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        """A rank that is gone breaks what the others are doing with it: `trainer.lost` says so, where the exception would not."""
+        """Replace the error of a collective that a lost rank has broken by the name of that rank, and set `trainer.lost` to it."""
         if self._thread is None:
             return
-        if isinstance(exception, RuntimeError) and not isinstance(exception, UserError) and (lost := self._missing()):
+        if isinstance(exception, RuntimeError) and not isinstance(exception, UserError) and (lost := self._wait_for_lost()):
             trainer.lost = lost  # type: ignore[attr-defined]
             exception.args = (lost,)
-        self._leave(learner, " ".join(f"{type(exception).__name__}: {exception}".split())[:500])
+        self._finish(learner, " ".join(f"{type(exception).__name__}: {exception}".split())[:500])
 
-    def _leave(self, learner: Any, why: str) -> None:
+    def _finish(self, learner: Any, exit_reason: str) -> None:
         if self._thread is None:
             return
         self._stop.set()
@@ -77,63 +77,62 @@ class Watchdog(Callback):
         for hook in self._hooks:
             hook.remove()
         try:
-            self._tell(learner, ended=why)
+            self._publish(learner, exit_reason=exit_reason)
         except RuntimeError:
-            if why:
-                print("watchdog: nobody is left to hear that this rank ends", file=sys.stderr)
+            if exit_reason:
+                print("watchdog: cannot tell the other ranks that this one has failed: the store is gone", file=sys.stderr)
 
-    def _sign(self, *_: Any) -> None:
-        self._signs += 1
+    def _count_forward(self, *_: Any) -> None:
+        self._forward_count += 1
 
-    def _tell(self, learner: Any, **more: Any) -> None:
-        self._board.tell(
-            place=learner.timer.progress, signs=self._signs, stage=learner.timer.phase, iteration=learner.iteration + 1, **more
-        )
+    def _publish(self, learner: Any, **changes: Any) -> None:
+        state = {"progress": learner.timer.progress, "phase": learner.timer.phase, "iteration": learner.iteration + 1}
+        self._store.publish(forward_count=self._forward_count, **state, **changes)
 
-    def _missing(self) -> str | None:
-        """Who is gone, if somebody is: that may take a few beats to show."""
-        deadline = time.monotonic() + 3 * self.beat_s + 1
+    def _wait_for_lost(self) -> str | None:
+        """Return the message for a lost rank, which may take a few heartbeats to show; None if there is none."""
+        deadline = time.monotonic() + 3 * self.interval_s + 1
         while time.monotonic() < deadline:
             try:
-                self._board.listen()
+                self._store.poll()
             except RuntimeError:
-                return FIRST_IS_GONE
-            if found := self._board.lost(self.lost_s):
-                return found
-            time.sleep(self.beat_s / 4)
+                return STORE_IS_GONE
+            if lost := self._store.find_lost(self.lost_s):
+                return lost
+            time.sleep(self.interval_s / 4)
         return None
 
     def _watch(self, learner: Any) -> None:
-        """In the thread, as the main one may wait for ever."""
-        while not self._stop.wait(self.beat_s):
+        """Loop of the thread; the main thread may be blocked in a collective."""
+        while not self._stop.wait(self.interval_s):
             try:
-                self._tell(learner)
-                self._board.listen()
+                self._publish(learner)
+                self._store.poll()
             except RuntimeError:
-                self._end(learner, FIRST_IS_GONE)
-            if found := self._board.lost(self.lost_s):
-                self._end(learner, found)
-            if hanging := self._board.hanging(self.timeout_s):
-                why, late = hanging
-                self._end(learner, why, stacks=self._board.own.rank in late)
+                self._exit(learner, STORE_IS_GONE)
+            if lost := self._store.find_lost(self.lost_s):
+                self._exit(learner, lost)
+            if hanging := self._store.find_hanging(self.timeout_s):
+                message, late = hanging
+                self._exit(learner, message, dump_stacks=self._store.own.rank in late)
 
-    def _end(self, learner: Any, why: str, stacks: bool = False) -> None:
-        """Ends this process, whatever its other threads do."""
-        rank = self._board.own.rank
-        said = f"\nerror: {why}; {GO_ON}\n"
-        sys.stderr.write(f"{said}stacks of rank {rank}:\n" if stacks else said)
+    def _exit(self, learner: Any, message: str, dump_stacks: bool = False) -> None:
+        """End this process, whatever its other threads do."""
+        rank = self._store.own.rank
+        error = f"\nerror: {message}; {RESUME_HINT}\n"
+        sys.stderr.write(f"{error}stacks of rank {rank}:\n" if dump_stacks else error)
         sys.stderr.flush()
-        if stacks:
+        if dump_stacks:
             faulthandler.dump_traceback(file=sys.stderr, all_threads=True)
         try:
-            learner.notify("on_lost_rank", why)
-        finally:  # a full disk, and what else may be wrong by now, keeps nobody here
-            time.sleep(2 * self.beat_s)  # until the others have seen it too: whoever started them may end all with the first
-            os._exit(EX_TEMPFAIL if DeadlineError.__name__ in why else 1)
+            learner.notify("on_lost_rank", message)
+        finally:  # exit even if a callback fails, e.g. on a full disk
+            time.sleep(2 * self.interval_s)  # until the other ranks have detected it too: the launcher may end all after the first
+            os._exit(EX_TEMPFAIL if DeadlineError.__name__ in message else 1)
 
 
-def _relieve(launcher: Any) -> None:
-    """Lightning's own observer kills this process without a word, seconds after a rank that it has started ends: it sees none any more."""
-    if started := getattr(launcher, "procs", None):
-        launcher.procs = list(started)  # signals still go to them
-        started.clear()
+def _disable_launcher_monitor(launcher: Any) -> None:
+    """Hide the started ranks from Lightning's monitor, which kills this process without a message seconds after one of them ends."""
+    if processes := getattr(launcher, "procs", None):
+        launcher.procs = list(processes)  # signals are still forwarded to them
+        processes.clear()

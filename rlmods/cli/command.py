@@ -26,7 +26,7 @@ from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
-from rlmods.run.journal import Journal, read_rows
+from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import UserError
 
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
@@ -118,7 +118,7 @@ class Output:
     def __init__(self, path: Path, provenance: Mapping[str, Any]) -> None:
         self.path = path
         self.provenance: dict[str, Any] = json.loads(dumps(provenance))
-        self._writers = {True: Journal(path), False: Journal(dropped_path(path))}
+        self._writers = {True: JsonlWriter(path), False: JsonlWriter(dropped_path(path))}
         self.kept, self.dropped = ({_id(row, path): row for row in read_rows(writer.path)} for writer in self._writers.values())
         for row in [*self.kept.values(), *self.dropped.values()][:1]:
             before, now = (dict(_flatten({key: values.get(key) for key in self.provenance})) for values in (row, self.provenance))

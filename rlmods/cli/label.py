@@ -32,7 +32,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.judge import Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.policy.fingerprint import fingerprint
-from rlmods.run.journal import read_rows
+from rlmods.run.jsonl import read_rows
 from rlmods.types import Prompt, UserError
 
 ROWS_PER_CALL = 64

@@ -16,13 +16,13 @@ from rlmods.algo import Learner
 from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
-from rlmods.callbacks.watchdog import GO_ON
+from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli.console import plain_errors, quiet
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
 from rlmods.run import RunDir
-from rlmods.run.resume import numbered
+from rlmods.run.resume import list_checkpoints
 from rlmods.types import UserError
 
 
@@ -43,10 +43,10 @@ def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) ->
     """Print how to resume and exit. Other ranks than the first exit with 0: launchers take a nonzero status there for a crash."""
     if not is_first_rank():
         sys.exit(0)
-    last_saved = max((iteration for iteration, _ in numbered(run_dir.checkpoints)), default=0)
+    last_saved = max((iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0)
     stop = _graceful_stop(learner.trainer)
     progress = f"after iteration {learner.iteration}"
-    if stop.gave_up:
+    if stop.iteration_aborted:
         progress = f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be repeated"
     print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
@@ -91,11 +91,11 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except DeadlineError:  # GracefulStop has recorded it; main() reports it
         pass
     except SystemExit:  # raised by Lightning on Ctrl-C
-        if not _graceful_stop(trainer).come_early():
+        if not _graceful_stop(trainer).interrupted_before_training():
             raise
     except RuntimeError as error:
-        if (lost := getattr(trainer, "lost", None)) and not _graceful_stop(trainer).follow(lost):
-            raise UserError(f"{lost}; {GO_ON}") from error
+        if (lost := getattr(trainer, "lost", None)) and not _graceful_stop(trainer).stop_after_lost_rank(lost):
+            raise UserError(f"{lost}; {RESUME_HINT}") from error
         if not lost:
             raise
     return learner

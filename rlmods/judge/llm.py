@@ -17,7 +17,7 @@ from typing import Any
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.judge.question import RATING_TEMPLATE, TEMPLATE, format_comparison, format_rating, read_rating, read_verdict, template_fields
 from rlmods.judge.scoring import Pair
-from rlmods.run.journal import Journal, read_rows
+from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt, UserError
 
 MAX_PAUSE_S = 600.0
@@ -189,8 +189,8 @@ class LLM:
         return Random()
 
     @cached_property
-    def _cache_file(self) -> Journal | None:
-        return None if self.cache is None else Journal(Path(self.cache).expanduser())
+    def _cache_file(self) -> JsonlWriter | None:
+        return None if self.cache is None else JsonlWriter(Path(self.cache).expanduser())
 
     @cached_property
     def _cached_verdicts(self) -> dict[str, list[float | None]]:

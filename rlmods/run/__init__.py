@@ -1,7 +1,7 @@
-"""What a run leaves on disk, and how it goes on from there."""
+"""The files of a run: its directory, lock, checkpoints' integrity, and resuming."""
 
 from rlmods.run.directory import RunDir
-from rlmods.run.files import atomic_write, dumps, write_summary, writing
+from rlmods.run.files import atomic_write, dumps, wrap_write_errors, write_summary
 from rlmods.run.resume import find_resume
 
-__all__ = ["RunDir", "atomic_write", "dumps", "find_resume", "write_summary", "writing"]
+__all__ = ["RunDir", "atomic_write", "dumps", "find_resume", "wrap_write_errors", "write_summary"]

@@ -1,4 +1,4 @@
-"""Writing files that are either there and whole or not there."""
+"""Atomic file writes, JSON without NaN, and `summary.json`."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from rlmods.types import UserError
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """
+def wrap_write_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block, which writes to `path`, into a one-line error.
+
     Raises:
-        UserError: what is in the block cannot write to `path`: a full disk, a quota, a folder that is gone.
+        UserError: full disk, quota, missing folder.
     """
     try:
         yield
@@ -26,12 +27,12 @@ def writing(path: Path) -> Iterator[None]:
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replaces `path` in one step, making its folder first: a reader or a crash sees the old file or the new one, never half of it.
+    """Replace `path` atomically, creating its folder: a reader, or a crash, sees the old file or the new one, never a part.
 
     Raises:
-        UserError: it cannot be written.
+        UserError: the file cannot be written.
     """
-    with writing(path):
+    with wrap_write_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
@@ -42,8 +43,8 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 
 def dumps(value: Any, indent: int | None = None) -> str:
-    """JSON that every parser reads: NaN and infinities are null, tensors and arrays lists, and anything else unknown its `str`."""
-    return json.dumps(_plain(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    """Return standard JSON: NaN and infinities become null, tensors and arrays lists, other unknown types their `str`."""
+    return json.dumps(_to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
 def write_summary(
@@ -59,10 +60,10 @@ def write_summary(
     peak_memory_mb: float,
     exit: str,
 ) -> None:
-    """Writes `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>".
+    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>".
 
     Raises:
-        ValueError: another key in `accuracy`, another form of `exit`.
+        ValueError: other keys in `accuracy`, an invalid `exit`.
     """
     if set(accuracy) != {"first", "best", "last"}:
         raise ValueError(f"accuracy has first, best and last, got {sorted(accuracy)}")
@@ -82,13 +83,13 @@ def write_summary(
     atomic_write(path, dumps(summary, indent=2) + "\n")
 
 
-def _plain(value: Any) -> Any:
+def _to_json(value: Any) -> Any:
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):
         return value
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _to_json(item) for key, item in value.items()}
     if isinstance(value, Sequence | set | frozenset) and not isinstance(value, bytes):
-        return [_plain(item) for item in value]
-    return _plain(value.tolist()) if hasattr(value, "tolist") else str(value)
+        return [_to_json(item) for item in value]
+    return _to_json(value.tolist()) if hasattr(value, "tolist") else str(value)

@@ -1,4 +1,4 @@
-"""Checkpoints that are on disk when they say so, and that say so when they are broken."""
+"""Integrity of checkpoints: synced to disk when written, checked by CRC32 when read."""
 
 from __future__ import annotations
 
@@ -17,64 +17,64 @@ from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
 from rlmods.run.files import atomic_write
 
 MANIFEST = "manifest.json"
-"""In the folder of a sharded checkpoint: size and CRC32 of each of its files."""
-CHUNK = 2**22
+"""File in the folder of a sharded checkpoint, with size and CRC32 of each of its files."""
+CHUNK_BYTES = 2**22
 
-Seals = Mapping[str, tuple[int, int]]
-"""Size and CRC32 by the file's name."""
+Checksums = Mapping[str, tuple[int, int]]
+"""Size and CRC32, by file name."""
 
 
-class DirectFile(TorchCheckpointIO):
-    """Writes a checkpoint where it is told. (Lightning's own builds it in memory and then in the folder for temporary files.)"""
+class DirectCheckpointIO(TorchCheckpointIO):
+    """Write a checkpoint directly to its path. (Lightning's own builds it in memory, then in the folder for temporary files.)"""
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None) -> None:
         """
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(path, "wb") as file:
                 torch.save(checkpoint, file)
-        except RuntimeError as error:  # of torch's writer, as it closes after an OSError
+        except RuntimeError as error:  # torch's writer raises it on closing after an OSError
             raise (error.__context__ if isinstance(error.__context__, OSError) else error) from None
 
 
-def flaw(path: Path) -> str | None:
-    """What is wrong with a checkpoint, None where every byte is as it was written.
+def find_damage(path: Path) -> str | None:
+    """Return what is wrong with a checkpoint, None if every byte is as it was written.
 
-    A file is a zip archive with a CRC32 of each entry, a folder has its manifest. Reads everything, at about 3 GB/s from memory.
+    A file is a zip archive with a CRC32 of each entry, a folder has a manifest. Reads everything, at about 3 GB/s from the page cache.
     """
     try:
         if path.is_dir():
-            return _flaw_of_folder(path)
+            return _find_folder_damage(path)
         with zipfile.ZipFile(path) as archive:
             entry = archive.testzip()
         return None if entry is None else f"{entry} is damaged"
-    # What zipfile makes of bytes that are no archive any more; NotImplementedError is a compression that a flipped bit has named.
+    # Errors of zipfile on damaged archives; NotImplementedError: a flipped bit gives an unknown compression method.
     except (OSError, ValueError, KeyError, NotImplementedError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         return " ".join(str(error).split()) or type(error).__name__
 
 
-def seal(folder: Path, rank: int = 0, world_size: int = 1) -> Seals:
-    """This rank's share of the manifest; its files are on disk when this returns."""
+def compute_checksums(folder: Path, rank: int = 0, world_size: int = 1) -> Checksums:
+    """Sync this rank's share of the files to disk and return their checksums."""
     names = sorted(str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST)
-    return {name: _sealed(folder / name, sync=True) for name in names[rank::world_size]}
+    return {name: _checksum(folder / name, sync=True) for name in names[rank::world_size]}
 
 
-def write_manifest(folder: Path, parts: Iterable[Seals]) -> None:
-    """What all ranks have sealed."""
-    whole = {name: entry for part in parts for name, entry in part.items()}
-    atomic_write(folder / MANIFEST, json.dumps(whole, indent=1))
+def write_manifest(folder: Path, parts: Iterable[Checksums]) -> None:
+    """Write the checksums of all ranks to the manifest."""
+    checksums = {name: entry for part in parts for name, entry in part.items()}
+    atomic_write(folder / MANIFEST, json.dumps(checksums, indent=1))
     sync(folder / MANIFEST)
 
 
 def sync(path: Path) -> None:
-    """Return when the file, or the list of what is in the folder, is on disk."""
+    """Sync the file, or the folder's list of entries, to disk (fsync)."""
     file = os.open(path, os.O_RDONLY)
     try:
         if path.is_dir():
-            with suppress(OSError):  # some file systems sync no folders
+            with suppress(OSError):  # some file systems cannot sync folders
                 os.fsync(file)
         else:
             os.fsync(file)
@@ -82,24 +82,24 @@ def sync(path: Path) -> None:
         os.close(file)
 
 
-def _flaw_of_folder(folder: Path) -> str | None:
+def _find_folder_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
-    for name, (size, code) in json.loads((folder / MANIFEST).read_text()).items():
+    for name, (size, crc) in json.loads((folder / MANIFEST).read_text()).items():
         if not (folder / name).is_file():
             return f"{name} is missing"
         if (folder / name).stat().st_size != size:
             return f"{name} is truncated"
-        if _sealed(folder / name) != (size, code):
+        if _checksum(folder / name) != (size, crc):
             return f"{name} is damaged"
     return None
 
 
-def _sealed(path: Path, *, sync: bool = False) -> tuple[int, int]:
-    size, code = 0, 0
+def _checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:
+    size, crc = 0, 0
     with path.open("rb") as file:
         if sync:
             os.fsync(file.fileno())
-        while chunk := file.read(CHUNK):
-            size, code = size + len(chunk), zlib.crc32(chunk, code)
-    return size, code
+        while chunk := file.read(CHUNK_BYTES):
+            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    return size, crc

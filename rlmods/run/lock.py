@@ -1,71 +1,57 @@
-"""One process a run directory."""
+"""Lock of a run directory: one process at a time."""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import socket
 import warnings
-from contextlib import suppress
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from rlmods.types import UserError
 
-NAME = ".lock"
+LOCK_FILE = ".lock"
 UNSUPPORTED = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
-"""What file systems say that know no locks."""
+"""Errors of file systems without locks."""
 
-_held: dict[Path, int] = {}
-"""File descriptors of this process, by directory. Other programs do not inherit them."""
+_locks: dict[Path, FileLock] = {}
+"""Locks of this process, by directory. Neither forks nor other programs inherit them."""
 
 
-def hold(folder: Path) -> bool:
-    """Keep `folder`, which exists, for this process until it ends, however it ends; whether it was not held before.
+def acquire(folder: Path) -> bool:
+    """Lock the existing `folder` for this process until it ends, also by `kill -9`. Return False if this process had locked it already.
 
-    Where the file system knows no locks, that is a warning.
+    On a file system without locks, warn instead.
 
     Raises:
-        UserError: another process has it.
-        OSError: nothing can be written there.
+        UserError: another process has locked it.
+        OSError: the lock file cannot be written.
     """
     folder = folder.resolve()
-    if folder in _held:
+    if (lock := _locks.get(folder)) is not None and lock.is_locked:
         return False
-    file = os.open(folder / NAME, os.O_RDWR | os.O_CREAT, 0o644)
+    lock = FileLock(folder / LOCK_FILE, thread_local=False, fallback_to_soft=False)
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        owner = os.pread(file, 256, 0).decode(errors="replace").strip() or "another process"
-        os.close(file)
+        lock.acquire(blocking=False)
+    except Timeout:
+        owner = (folder / LOCK_FILE).read_bytes()[:256].decode(errors="replace").strip() or "another process"
         raise UserError(f"run_dir={folder} is in use by {owner}: type another run_dir=..., or end that run first") from None
     except OSError as error:
         if error.errno not in UNSUPPORTED:
-            os.close(file)
             raise
-        warnings.warn(f"{folder}: this file system knows no locks ({error.strerror}): start no second run there", stacklevel=2)
-    _held[folder] = file
+        warnings.warn(f"{folder}: this file system has no locks ({error.strerror}): start no second run there", stacklevel=2)
+    _locks[folder] = lock
     return True
 
 
-def sign(folder: Path) -> None:
-    """Write down who has it, for others to be told."""
-    file = _held[folder.resolve()]
-    os.ftruncate(file, 0)
-    os.pwrite(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+def write_owner(folder: Path) -> None:
+    """Write host and process id of this process to the lock file, for the error message of others."""
+    (folder / LOCK_FILE).write_text(f"process {os.getpid()} on {socket.gethostname()}\n")
 
 
 def release(folder: Path) -> None:
-    """Let others have it."""
-    if (file := _held.pop(folder.resolve(), None)) is not None:
-        os.close(file)
-
-
-def _forget() -> None:
-    """A fork without exec shares its parent's lock, and would keep it beyond the parent's end."""
-    while _held:
-        with suppress(OSError):
-            os.close(_held.popitem()[1])
-
-
-os.register_at_fork(after_in_child=_forget)
+    """Unlock `folder`; do nothing if this process has not locked it."""
+    if (lock := _locks.pop(folder.resolve(), None)) is not None:
+        lock.release()

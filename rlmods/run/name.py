@@ -1,4 +1,4 @@
-"""Where a run goes when nobody says."""
+"""The default run directory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 
 
 def default_run_dir(name: str) -> str:
-    """`runs/dapo-20260101-120000`; under `-m`, the sweep's own directory and the number of the job."""
+    """Return `runs/dapo-20260101-120000`; under `-m`, the sweep's directory and the number of the job."""
     if HydraConfig.initialized() and HydraConfig.get().mode == RunMode.MULTIRUN:
         hydra = HydraConfig.get()
         return f"{hydra.sweep.dir}/{hydra.sweep.subdir}"
@@ -18,5 +18,5 @@ def default_run_dir(name: str) -> str:
 
 
 def register() -> None:
-    """Make `${default_run_dir:NAME}` known to configurations."""
+    """Register the OmegaConf resolver `${default_run_dir:NAME}`."""
     OmegaConf.register_new_resolver("default_run_dir", default_run_dir, use_cache=True, replace=True)

@@ -1,4 +1,4 @@
-"""Which checkpoint a run goes on from, and whether that would still be the same run."""
+"""Selection and checks of the checkpoint that a run resumes from."""
 
 from __future__ import annotations
 
@@ -11,20 +11,19 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 
-from rlmods.run.integrity import flaw
+from rlmods.run.integrity import find_damage
 from rlmods.types import UserError
 
-FREE = ("trainer", "resume", "run_dir", "logger", "callbacks")
-"""Settings that may differ when a run goes on: they decide how long and how visibly it runs, not what it computes."""
-NAME = "iteration_{:06d}.ckpt"
-"""Of a checkpoint, by its iteration."""
+CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
+"""Settings that may change on resuming: they decide how long a run takes and what it reports, not what it computes."""
+CHECKPOINT_NAME = "iteration_{:06d}.ckpt"
 
 
 def find_resume(run_dir: Path, resume: str | None) -> Path | None:
-    """The checkpoint to go on from.
+    """Return the checkpoint to resume from.
 
-    None: no resuming. "auto": the newest complete checkpoint of `run_dir`, None where there is none yet. Otherwise a checkpoint, or a
-    folder (a run's, or of checkpoints) of which the newest complete one is taken.
+    `resume` is None: do not resume; "auto": the newest intact checkpoint of `run_dir`, None if there is none yet; otherwise the path of a
+    checkpoint, or of a folder (a run directory or its `checkpoints/`), whose newest intact checkpoint is taken.
 
     Raises:
         UserError: the path does not exist, holds no checkpoint, or cannot be read as one.
@@ -37,40 +36,40 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
     if not path.exists():
         raise UserError(f"resume={resume}: no such file or folder, give a checkpoint or resume=auto")
     if path.is_dir() and not _is_sharded(path):
-        found = _newest(path) or _newest(path / "checkpoints")
-        if found is None:
+        checkpoint = _newest(path) or _newest(path / "checkpoints")
+        if checkpoint is None:
             raise UserError(f"resume={resume}: no iteration_*.ckpt in this folder")
-        return found
+        return checkpoint
     verify(path)
     return path
 
 
 def recorded_resume(run_dir: Path) -> str | None:
-    """What the run in this directory itself went on from when it began, if that was another's checkpoint."""
+    """Return the checkpoint path that the run in this directory was started from, None if it started from scratch."""
     path = run_dir / "config.yaml"
     resume = OmegaConf.select(OmegaConf.load(path), "resume") if path.is_file() else None
     return None if resume in (None, "auto") else str(resume)
 
 
-def numbered(folder: Path) -> list[tuple[int, Path]]:
-    """The checkpoints in `folder` with their iterations, oldest first."""
-    found = ((re.fullmatch(r"iteration_(\d+)\.ckpt", path.name), path) for path in folder.glob("iteration_*.ckpt"))
-    return sorted((int(match[1]), path) for match, path in found if match)
+def list_checkpoints(folder: Path) -> list[tuple[int, Path]]:
+    """Return the checkpoints in `folder` as (iteration, path), oldest first."""
+    matches = ((re.fullmatch(r"iteration_(\d+)\.ckpt", path.name), path) for path in folder.glob("iteration_*.ckpt"))
+    return sorted((int(match[1]), path) for match, path in matches if match)
 
 
 def verify(path: Path) -> int:
-    """Iterations completed when the checkpoint was written, once every byte of it was read.
+    """Check every byte of a checkpoint and return its number of completed iterations.
 
     Raises:
         UserError: truncated, damaged, or not a checkpoint of a training run.
     """
-    if reason := flaw(path):
+    if reason := find_damage(path):
         raise UserError(f"{path}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH")
     return read_iteration(path)
 
 
 def read_iteration(path: Path) -> int:
-    """Iterations completed when the checkpoint was written.
+    """Return the number of completed iterations in a checkpoint.
 
     Raises:
         UserError: unreadable, or not a checkpoint of a training run.
@@ -86,40 +85,41 @@ def read_iteration(path: Path) -> int:
 
 
 def check_same_run(saved: Path, config: Any) -> None:
-    """
+    """Check that `config` equals the `saved` one, apart from `CHANGEABLE` settings.
+
     Raises:
-        UserError: `config` differs from the one that was `saved`, in more than `FREE`.
+        UserError: another setting differs.
     """
     if not saved.is_file():
         return
-    before, now = (dict(_leaves(OmegaConf.to_container(OmegaConf.create(text)))) for text in (saved.read_text(), as_yaml(config)))
-    changes = [f"{key}={_show(before, key)} (now {_show(now, key)})" for key in sorted({*before, *now}) if before.get(key) != now.get(key)]
+    old, new = (dict(_leaves(OmegaConf.to_container(OmegaConf.create(text)))) for text in (saved.read_text(), as_yaml(config)))
+    changes = [f"{key}={_show(old, key)} (now {_show(new, key)})" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changes:
         more = f" and {len(changes) - 6} more" if len(changes) > 6 else ""
-        advice = "resuming takes the same settings; a new run takes another run_dir= and no resume="
-        raise UserError(f"{saved.parent} began with {', '.join(changes[:6])}{more}: {advice}")
+        advice = "a resumed run needs the same settings; for a new run, type another run_dir= and no resume="
+        raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
 
 
 def as_yaml(config: Any) -> str:
-    """The resolved configuration."""
+    """Return the resolved configuration as YAML."""
     return OmegaConf.to_yaml(config, resolve=True)
 
 
 def _newest(folder: Path) -> Path | None:
-    """The newest that is whole, with a warning that names those that are not."""
-    candidates = [path for _, path in reversed(numbered(folder))]
-    broken = []
+    """Return the newest intact checkpoint; warn about newer ones that are damaged."""
+    candidates = [path for _, path in reversed(list_checkpoints(folder))]
+    damaged = []
     for path in candidates:
         try:
             iteration = verify(path)
         except UserError as error:
-            broken.append(str(error).removesuffix(", choose another with resume=PATH"))
+            damaged.append(str(error).removesuffix(", choose another with resume=PATH"))
         else:
-            if broken:
-                warnings.warn(f"{'; '.join(broken)}: goes on from iteration {iteration}, what came after is repeated", stacklevel=2)
+            if damaged:
+                warnings.warn(f"{'; '.join(damaged)}: resuming from iteration {iteration}, later iterations are repeated", stacklevel=2)
             return path
-    if broken:
-        raise UserError(f"{folder}: none of its {len(broken)} checkpoints can be read, start anew with another run_dir=...")
+    if damaged:
+        raise UserError(f"{folder}: none of its {len(damaged)} checkpoints can be read, start a new run with another run_dir=...")
     return None
 
 
@@ -128,7 +128,7 @@ def _is_sharded(path: Path) -> bool:
 
 
 def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values, with the run's own folder spelled ${run_dir} wherever it occurs, less `FREE`."""
+    """Yield dotted keys and values without `CHANGEABLE`; the path of the run directory is replaced by ${run_dir} in values."""
     run_dir = str(config.get("run_dir") or "${run_dir}")
 
     def walk(node: Any, prefix: str) -> Iterator[tuple[str, Any]]:
@@ -138,9 +138,9 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
         else:
             yield prefix[:-1], node.replace(run_dir, "${run_dir}") if isinstance(node, str) else node
 
-    kept = {key: value for key, value in config.items() if key not in FREE}
+    kept = {key: value for key, value in config.items() if key not in CHANGEABLE}
     trainer = config.get("trainer") or {}
-    # What decides numbers is not free: precision, and the length that a decaying learning rate is stretched over.
+    # Trainer settings that affect the result: precision, and the number of iterations if the learning rate decays over it.
     decays = (config.get("schedule") or {}).get("decay", "constant") != "constant"
     kept["trainer"] = {key: trainer.get(key) for key in ("precision", *(("max_iterations",) if decays else ()))}
     return walk(kept, "")

@@ -1,4 +1,4 @@
-"""A learner that trains one number, and calls the hooks that ours calls."""
+"""Stub of the learner: trains one number and calls the same hooks."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.data.loader import PromptLoader
 from rlmods.types import Prompt
 
-LIGHTNINGS = (".*LeafSpec", ".*does not have many workers", ".*smaller than the logging interval", ".*checkpoint directory")
-"""Its own warnings, of no concern here."""
+LIGHTNING_WARNINGS = (".*LeafSpec", ".*does not have many workers", ".*smaller than the logging interval", ".*checkpoint directory")
+"""Warnings of Lightning to ignore."""
 
 
 class Tiny(LightningModule):
-    """`batches` batches make an iteration, as with a sampling filter; each moves the weight by what the batch holds."""
+    """An iteration takes `batches` batches, as with a sampling filter; each update moves the weight by the number in the batch."""
 
     def __init__(self, batches: int = 1) -> None:
         super().__init__()
@@ -83,12 +83,12 @@ def fit(learner: Tiny, iterations: int, callbacks: list[Callback], loggers: list
     trainer.max_iterations = iterations  # type: ignore[attr-defined]
     loader = PromptLoader([Prompt(id=str(i), text=str(i)) for i in range(1, 8)], batch_size=1)
     with warnings.catch_warnings():
-        for message in LIGHTNINGS:
+        for message in LIGHTNING_WARNINGS:
             warnings.filterwarnings("ignore", message)
         trainer.fit(learner, loader, ckpt_path=resume, weights_only=True)
     return learner
 
 
 def trainer(iterations: int = 100) -> Any:
-    """For hooks that need no training."""
+    """Stub trainer for hooks that need no training."""
     return SimpleNamespace(max_iterations=iterations, world_size=1, is_global_zero=True)

@@ -25,14 +25,14 @@ def names(folder: Path) -> list[str]:
     ("iterations", "every", "keep", "kept"),
     [(6, 2, 2, [4, 6]), (5, 2, 2, [4, 5]), (5, 2, 0, [2, 4, 5]), (5, 0, 2, [5]), (3, 1, 1, [3])],
 )
-def test_every_so_many_iterations_and_the_last(tmp_path: Path, iterations: int, every: int, keep: int, kept: list[int]) -> None:
+def test_saves_every_n_iterations_and_the_last(tmp_path: Path, iterations: int, every: int, keep: int, kept: list[int]) -> None:
     fit(Tiny(batches=2), iterations, [IterationCheckpoint(tmp_path, every, keep)])
     assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in kept]
     assert [read_iteration(path) for path in sorted(tmp_path.iterdir())] == kept
 
 
 @pytest.mark.parametrize("stop", [3, 7, 8])  # within an epoch, at its end, in the next
-def test_a_resumed_run_is_the_same_run(tmp_path: Path, stop: int) -> None:
+def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, stop: int) -> None:
     straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])
     fit(Tiny(), stop, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)])
     checkpoint = find_resume(tmp_path / "b", "auto")
@@ -42,55 +42,56 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path, stop: int) -> None:
     assert torch.equal(resumed.weight, straight.weight)
 
 
-class Full:
-    """A disk that is full while iterations `when` are saved."""
+class DiskFull:
+    """Fail with a full disk while these iterations are saved."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, *when: int) -> None:
-        self.when, self.save = when, Trainer.save_checkpoint
+    def __init__(self, patch: pytest.MonkeyPatch, *iterations: int) -> None:
+        self.iterations, self.save = iterations, Trainer.save_checkpoint
         patch.setattr(Trainer, "save_checkpoint", lambda trainer, path, **options: self(trainer, path, **options))
 
     def __call__(self, trainer: Trainer, path: Path, **options: Any) -> None:
-        if trainer.lightning_module.iteration not in self.when:
+        if trainer.lightning_module.iteration not in self.iterations:
             self.save(trainer, path, **options)
             return
         Path(path).write_bytes(b"PK half")
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-class TestAFullDisk:
-    def test_costs_a_warning_and_the_next_iteration_tries_again(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        Full(monkeypatch, 4, 5)
+class TestFullDisk:
+    def test_warns_and_tries_again_after_the_next_iteration(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        DiskFull(monkeypatch, 4, 5)
         log = Log()
         with pytest.warns(UserWarning, match="was not saved") as warned:
             fit(Tiny(), 9, [IterationCheckpoint(tmp_path, every=2, keep=0)], [log])
-        why = "was not saved (No space left on device): the run goes on, the newest checkpoint is of iteration 2"
-        assert [str(w.message) for w in warned] == [f"iteration {i} {why}" for i in (4, 5)]
+        reason = "was not saved (No space left on device): training continues, the newest checkpoint is of iteration 2"
+        assert [str(w.message) for w in warned] == [f"iteration {i} {reason}" for i in (4, 5)]
         assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 6, 8, 9)]
         assert [(row["iteration"], row["checkpoint/failures"]) for row in log.rows if "checkpoint/failures" in row] == [(4, 1), (5, 2)]
 
-    def test_at_the_end_fails_the_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        Full(monkeypatch, 3)
-        says = r"iteration 3 was not saved \(No space left on device\), the newest checkpoint is of iteration 2: make room in .*resume=auto"
-        with pytest.warns(UserWarning, match="was not saved"), pytest.raises(UserError, match=says) as error:
+    def test_fails_the_run_if_the_last_checkpoint_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        DiskFull(monkeypatch, 3)
+        reason = r"\(No space left on device\), the newest checkpoint is of iteration 2"
+        message = rf"iteration 3 was not saved {reason}: make room in .*resume=auto"
+        with pytest.warns(UserWarning, match="was not saved"), pytest.raises(UserError, match=message) as error:
             fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=2)])
         assert "\n" not in str(error.value)
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
-    def test_of_a_sharded_checkpoint_costs_the_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        def half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
+    def test_removes_the_folder_of_a_sharded_checkpoint(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def write_half(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
             path.mkdir(parents=True)
             (path / "__0_0.distcp").write_bytes(b"half")
             if self.lightning_module.iteration == 1:
                 raise CheckpointException("save", {0: (OSError(errno.ENOSPC, "No space left on device"), None)})  # type: ignore[dict-item]
             torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
 
-        monkeypatch.setattr(Trainer, "save_checkpoint", half)
-        with pytest.warns(UserWarning, match=r"No space left on device\): the run goes on, there is no checkpoint"):
+        monkeypatch.setattr(Trainer, "save_checkpoint", write_half)
+        with pytest.warns(UserWarning, match=r"No space left on device\): training continues, there is no checkpoint"):
             fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=1)])
         assert names(tmp_path) == ["iteration_000002.ckpt"]
 
 
-def test_what_a_kill_left_is_cleaned_and_never_taken(tmp_path: Path) -> None:
+def test_incomplete_checkpoints_are_ignored_and_deleted(tmp_path: Path) -> None:
     fit(Tiny(), 2, [IterationCheckpoint(tmp_path / "checkpoints", every=2)])
     (tmp_path / "checkpoints/.iteration_000003.ckpt.tmp").write_bytes(b"PK half")
     (tmp_path / "checkpoints/.iteration_000001.ckpt.old.tmp").mkdir()
@@ -101,7 +102,7 @@ def test_what_a_kill_left_is_cleaned_and_never_taken(tmp_path: Path) -> None:
 
 
 class Validating(Tiny):
-    """Validates at the end of every iteration, before the batch ends, as ours does."""
+    """Validate at the end of every iteration, before the batch ends, as the learner does."""
 
     def __init__(self, values: list[float]) -> None:
         super().__init__()
@@ -113,7 +114,7 @@ class Validating(Tiny):
 
 
 class TestRetention:
-    def test_every_so_manieth_stays_for_ever(self, tmp_path: Path) -> None:
+    def test_keep_every_keeps_permanently(self, tmp_path: Path) -> None:
         fit(Tiny(), 7, [IterationCheckpoint(tmp_path, every=2, keep=1, keep_every=3)])
         assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (3, 6, 7)]
 
@@ -121,44 +122,43 @@ class TestRetention:
         ("values", "mode", "best"),
         [([0.1, 0.5, 0.3, 0.5, 0.2], "max", 2), ([3, 1, 2, 1, 9], "min", 2), ([0.2, math.nan, 0.1, 0.1, 0.1], "max", 1)],
     )
-    def test_the_best_stays_the_first_of_equals(self, tmp_path: Path, values: list[float], mode: str, best: int) -> None:
+    def test_keeps_the_best_and_the_first_of_equal_ones(self, tmp_path: Path, values: list[float], mode: str, best: int) -> None:
         fit(Validating(values), 5, [IterationCheckpoint(tmp_path, every=0, keep=1, best="val/accuracy", best_mode=mode)])
         assert names(tmp_path) == ["best.json", f"iteration_{best:06d}.ckpt", "iteration_000005.ckpt"]
-        told = json.loads((tmp_path / "best.json").read_text())
-        assert (told["checkpoint"], told["value"]) == (f"iteration_{best:06d}.ckpt", values[best - 1])
+        best_json = json.loads((tmp_path / "best.json").read_text())
+        assert (best_json["checkpoint"], best_json["value"]) == (f"iteration_{best:06d}.ckpt", values[best - 1])
 
-    def test_a_resumed_run_knows_what_was_best(self, tmp_path: Path) -> None:
+    def test_resumed_run_keeps_the_best(self, tmp_path: Path) -> None:
         values = [0.1, 0.9, 0.2, 0.8, 0.3]
-        how: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy"}
-        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **how)])
-        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000003.ckpt")
+        options: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy"}
+        fit(Validating(values), 3, [IterationCheckpoint(tmp_path, **options)])
+        fit(Validating(values), 5, [IterationCheckpoint(tmp_path, **options)], resume=tmp_path / "iteration_000003.ckpt")
         assert names(tmp_path) == ["best.json", "iteration_000002.ckpt", "iteration_000005.ckpt"]
 
-    def test_a_best_from_beyond_the_resumed_iteration_is_forgotten(self, tmp_path: Path) -> None:
-        """It did not happen, as far as this run is concerned."""
-        how: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
-        fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **how)])
-        fit(Validating([0.1, 0.2, 0.15, 0.1]), 4, [IterationCheckpoint(tmp_path, **how)], resume=tmp_path / "iteration_000002.ckpt")
+    def test_best_after_the_resumed_iteration_is_dropped(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"every": 0, "keep": 0, "best": "val/accuracy"}
+        fit(Validating([0.1, 0.2, 0.9]), 3, [IterationCheckpoint(tmp_path, **options)])
+        fit(Validating([0.1, 0.2, 0.15, 0.1]), 4, [IterationCheckpoint(tmp_path, **options)], resume=tmp_path / "iteration_000002.ckpt")
         assert json.loads((tmp_path / "best.json").read_text())["checkpoint"] == "iteration_000002.ckpt"
 
-    def test_a_broken_one_that_is_passed_again_takes_no_place(self, tmp_path: Path) -> None:
+    def test_damaged_checkpoint_does_not_count_as_kept(self, tmp_path: Path) -> None:
         fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=2)])
         (tmp_path / "iteration_000003.ckpt").write_bytes(b"PK half")
         fit(Tiny(), 4, [IterationCheckpoint(tmp_path, every=2, keep=2)], resume=tmp_path / "iteration_000002.ckpt")
         assert names(tmp_path) == [f"iteration_{i:06d}.ckpt" for i in (2, 3, 4)]
 
-    def test_a_metric_that_is_not_there_is_said_before_the_first_iteration(self, tmp_path: Path) -> None:
+    def test_unknown_metric_is_an_error_before_the_first_iteration(self, tmp_path: Path) -> None:
         checkpoint = IterationCheckpoint(tmp_path, best="val/acuracy")
-        with pytest.raises(UserError, match=r"callbacks.checkpoint.best=val/acuracy: validation gives val/accuracy"):
+        with pytest.raises(UserError, match=r"callbacks.checkpoint.best=val/acuracy: no such validation metric, use one of val/accuracy"):
             checkpoint.on_validation_metrics(trainer(), Tiny(), {"val/accuracy": 0.5}, [])
 
-    @pytest.mark.parametrize("wrong", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}])
-    def test_what_is_out_of_range(self, wrong: dict[str, Any]) -> None:
-        with pytest.raises(UserError, match=f"callbacks.checkpoint.{next(iter(wrong))}="):
-            IterationCheckpoint("x", **wrong)
+    @pytest.mark.parametrize("invalid", [{"every": -1}, {"keep": -1}, {"keep_every": -1}, {"best_mode": "highest"}])
+    def test_invalid_settings_are_rejected(self, invalid: dict[str, Any]) -> None:
+        with pytest.raises(UserError, match=f"callbacks.checkpoint.{next(iter(invalid))}="):
+            IterationCheckpoint("x", **invalid)
 
 
-def test_resuming_a_finished_run_saves_nothing_new(tmp_path: Path) -> None:
+def test_resuming_a_finished_run_saves_nothing(tmp_path: Path) -> None:
     fit(Tiny(), 2, [IterationCheckpoint(tmp_path, every=1)])
     before = {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
 
@@ -170,13 +170,13 @@ def test_resuming_a_finished_run_saves_nothing_new(tmp_path: Path) -> None:
     assert {path: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_an_older_broken_one_ahead_does_not_cost_the_new_one(tmp_path: Path) -> None:
+def test_later_checkpoint_of_another_run_does_not_replace_the_new_one(tmp_path: Path) -> None:
     (tmp_path / "iteration_000009.ckpt").touch()
     fit(Tiny(), 3, [IterationCheckpoint(tmp_path, every=1, keep=1)])
     assert names(tmp_path) == ["iteration_000003.ckpt", "iteration_000009.ckpt"]
 
 
-def test_a_sharded_checkpoint_moves_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sharded_checkpoint_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def sharded(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
         path.mkdir(parents=True)
         torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")

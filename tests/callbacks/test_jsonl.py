@@ -15,7 +15,7 @@ def rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line, parse_constant=pytest.fail) for line in path.read_text().splitlines()]
 
 
-def test_a_line_a_call(tmp_path: Path) -> None:
+def test_writes_one_line_per_call(tmp_path: Path) -> None:
     path = tmp_path / "run" / "metrics.jsonl"
     log = JsonlLogger(path)
     log.log_metrics({"val/accuracy": 0.5}, step=0)
@@ -28,7 +28,7 @@ def test_a_line_a_call(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_resuming_drops_what_did_not_happen_and_continues_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resuming_deletes_later_rows_and_continues_the_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "metrics.jsonl"
     log = JsonlLogger(path)
     for step in (0, 1, 2, 2, 3):
@@ -44,13 +44,13 @@ def test_resuming_drops_what_did_not_happen_and_continues_the_clock(tmp_path: Pa
     assert rows(path)[-1]["wall_s"] == 21.5
 
 
-def test_starting_over_drops_everything(tmp_path: Path) -> None:
+def test_starting_from_scratch_deletes_all_rows(tmp_path: Path) -> None:
     JsonlLogger(tmp_path / "metrics.jsonl").log_metrics({}, step=0)
     JsonlLogger(tmp_path / "metrics.jsonl", after=-1)
     assert rows(tmp_path / "metrics.jsonl") == []
 
 
-def test_a_full_disk_is_one_line(tmp_path: Path) -> None:
+def test_full_disk_gives_a_one_line_error(tmp_path: Path) -> None:
     log = JsonlLogger(tmp_path / "metrics.jsonl")
     log.path = tmp_path / "full"
     log.path.symlink_to("/dev/full")

@@ -7,36 +7,37 @@ import rich
 from rich.console import Console
 
 from rlmods.callbacks import Progress, Samples
-from rlmods.callbacks.progress import describe
+from rlmods.callbacks.progress import format_iteration
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
-def test_an_iteration_in_one_line() -> None:
+def test_format_iteration() -> None:
     metrics = {"train/reward": 0.4321, "train/accuracy": 0.375, "train/response_tokens": 6.12, "train/grad_norm": 0.81, "other": 1.0}
     metrics |= {"train/clip_fraction/low": 0.011, "train/clip_fraction/high": 0.02}
-    assert describe(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
+    assert format_iteration(metrics, 1.23) == "reward 0.432  accuracy 0.375  tokens 6.1  clip low 0.01 high 0.02  grad 0.81  1.2 s"
 
 
-def test_an_iteration_that_made_no_step_says_so() -> None:
-    assert describe({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0) == "accuracy 0.000  no step: nothing to learn from  1.0 s"
-    assert "every response is unscored" in describe({"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0)
-    assert "no step" not in describe({"train/skipped_steps": 0.5}, 1.0)
+def test_iteration_without_a_step_is_labelled() -> None:
+    line = format_iteration({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0)
+    assert line == "accuracy 0.000  no step: nothing to learn from  1.0 s"
+    assert "every response is unscored" in format_iteration({"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0)
+    assert "no step" not in format_iteration({"train/skipped_steps": 0.5}, 1.0)
 
 
-def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     fit(Tiny(), 2, [Progress()])
     lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("iteration")]
     assert [line.split("  ")[::2] for line in lines] == [["iteration 1/2", "tokens 2.0"], ["iteration 2/2", "tokens 2.0"]]
 
 
-def test_validation_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_validation_line(capsys: pytest.CaptureFixture[str]) -> None:
     stub, learner = trainer(), Tiny()
     stub.callbacks = [Progress()]
     notify(stub, "on_validation_metrics", learner, {"val/accuracy": 0.5, "val/pass@4": 0.75, "val/response_tokens": 3}, [])
     assert capsys.readouterr().out == "iteration 0/100  val/accuracy 0.500  val/pass@4 0.750\n"
 
 
-def test_long_sampling_shows_that_it_lives(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_sampling_prints_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     start = time.monotonic()
     progress = Progress(patience_s=30)
     for seconds in (20, 31, 40):
@@ -68,11 +69,11 @@ def test_bars_on_a_terminal(screen: io.StringIO, tmp_path: Path) -> None:
     shown = screen.getvalue()
     for part in ("sampling", "8/16", "24 tokens", "3/3", "reward", "val/accuracy 0.625", "[bold]0"):
         assert part in shown, part
-    assert shown.endswith("\x1b[?25h")  # the cursor is back
+    assert shown.endswith("\x1b[?25h")  # shows the cursor again
     assert progress._bars is None
 
 
-def test_a_failing_run_gives_the_terminal_back(screen: io.StringIO) -> None:
+def test_failing_run_restores_the_terminal(screen: io.StringIO) -> None:
     class Failing(Tiny):
         def training_step(self, batch: object, batch_idx: int) -> None:
             raise RuntimeError("no")

@@ -9,35 +9,35 @@ from rlmods.callbacks.samples import panel
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
-def test_a_row_a_response(tmp_path: Path) -> None:
+def test_writes_one_row_per_response(tmp_path: Path) -> None:
     learner = fit(Tiny(), 4, [Samples(tmp_path / "samples", every=2, print_every=0)])
     assert sorted(path.name for path in (tmp_path / "samples").iterdir()) == ["iteration_000002.jsonl", "iteration_000004.jsonl"]
     lines = (tmp_path / "samples/iteration_000004.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == learner.samples
 
 
-def test_some_are_shown_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_some_rows_are_printed_verbatim(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(Tiny(), 3, [Samples(tmp_path, shown=2, print_every=3)])
     out = capsys.readouterr().out
     assert out.count("iteration 3") == 2
-    assert [f"[bold]{i}" in out for i in range(4)] == [True, False, True, False]  # no markup, taken evenly
+    assert [f"[bold]{i}" in out for i in range(4)] == [True, False, True, False]  # no markup, evenly spaced
     assert "reward 2" in out
 
 
-def test_nothing_is_written_or_shown_unless_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_zero_disables_writing_and_printing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fit(Tiny(), 2, [Samples(tmp_path / "samples", every=0, print_every=0)])
     assert not (tmp_path / "samples").exists()
     assert "response" not in capsys.readouterr().out
 
 
-def test_validation_has_files_of_its_own(tmp_path: Path) -> None:
+def test_validation_has_separate_files(tmp_path: Path) -> None:
     stub, learner = trainer(), Tiny()
     stub.callbacks = [Samples(tmp_path)]
     notify(stub, "on_validation_metrics", learner, {}, [{"response": "a"}])
     assert (tmp_path / "validation_000000.jsonl").read_text() == '{"response": "a"}\n'
 
 
-def test_files_from_beyond_the_resumed_iteration_go(tmp_path: Path) -> None:
+def test_files_after_the_resumed_iteration_are_deleted(tmp_path: Path) -> None:
     kept = ["iteration_000002.jsonl", "mine_000009.jsonl", "validation_000000.jsonl"]
     for name in [*kept, "iteration_000003.jsonl", "validation_000004.jsonl"]:
         (tmp_path / name).touch()
@@ -47,6 +47,6 @@ def test_files_from_beyond_the_resumed_iteration_go(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
-def test_a_long_or_odd_row_can_be_shown() -> None:
+def test_unusual_row_can_be_printed() -> None:
     row = {"prompt": [{"role": "user", "content": "hi"}], "response": "", "answer": None, "tokens": [1, 2], "reward": None}
     rich.get_console().print(panel(row, "title"))

@@ -1,4 +1,4 @@
-"""The outcome of a run."""
+"""Summary of a run."""
 
 import json
 from pathlib import Path
@@ -20,13 +20,13 @@ def learner(iteration: int = 2) -> Any:
     return SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"))
 
 
-def written(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
+def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
     summary = Summary(RunDir(tmp_path), "dapo", {"ratio": "symmetric"})
     for value in values:
         summary.on_validation_metrics(TRAINER, None, {"val/accuracy": value}, [])
     end(summary)
-    found: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
-    return found
+    summary_json: dict[str, Any] = json.loads((tmp_path / "summary.json").read_text())
+    return summary_json
 
 
 TRAINER: Any = SimpleNamespace(is_global_zero=True)
@@ -34,26 +34,26 @@ TRAINER: Any = SimpleNamespace(is_global_zero=True)
 
 @pytest.mark.parametrize(("values", "best"), [([0.1, 0.4, 0.3], 0.4), ([-0.5, -0.2, -0.3], -0.2)])
 def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -> None:
-    found = written(tmp_path, values, lambda s: s.on_train_end(TRAINER, learner()))
-    assert found["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
-    assert found["exit"] == "finished"
+    content = write(tmp_path, values, lambda s: s.on_train_end(TRAINER, learner()))
+    assert content["val/accuracy"] == {"first": values[0], "best": best, "last": values[-1]}
+    assert content["exit"] == "finished"
     assert (tmp_path / "export").is_dir()
 
 
-def test_the_last_checkpoint_is_in_the_peak(tmp_path: Path) -> None:
-    found = written(
+def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
+    content = write(
         tmp_path, [], lambda s: (s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}), s.on_train_end(TRAINER, learner()))
     )
-    assert found["peak_memory_mb"] > 100
+    assert content["peak_memory_mb"] > 100
 
 
 def test_interrupted_and_failed(tmp_path: Path) -> None:
-    assert written(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))["exit"] == "interrupted"
-    failed = written(tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull")))
+    assert write(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))["exit"] == "interrupted"
+    failed = write(tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull")))
     assert failed["exit"] == "failed: OSError: disk full"
 
 
-def test_goes_on_where_it_stood(tmp_path: Path) -> None:
+def test_state_is_restored(tmp_path: Path) -> None:
     before, after = (Summary(RunDir(tmp_path), "dapo", {}) for _ in range(2))
     before.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.9}, [])
     after.load_state_dict(before.state_dict())
@@ -61,7 +61,7 @@ def test_goes_on_where_it_stood(tmp_path: Path) -> None:
     assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
 
 
-def test_the_last_line_says_what_was_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_last_line_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = Summary(RunDir(tmp_path), "reward_model", {})
     summary.on_validation_metrics(TRAINER, None, {"val/pair_accuracy": 0.71, "val/loss": 0.6}, [])
     summary.on_train_end(TRAINER, learner())
@@ -71,13 +71,13 @@ def test_the_last_line_says_what_was_found(tmp_path: Path, capsys: pytest.Captur
     summary.directory = RunDir(tmp_path / "again")
     summary.directory.path.mkdir()
     summary.on_train_end(TRAINER, stuck)
-    assert "no optimizer step, as there was nothing to learn from" in capsys.readouterr().out
+    assert "no optimizer step (no learning signal)" in capsys.readouterr().out
 
 
-class TestAFullDisk:
-    """Every way of writing ends in one line."""
+class TestFullDisk:
+    """Errors are one line."""
 
-    def test_of_the_export(self, tmp_path: Path) -> None:
+    def test_export(self, tmp_path: Path) -> None:
         def export(folder: Path) -> None:
             raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
@@ -87,7 +87,7 @@ class TestAFullDisk:
             Summary(RunDir(tmp_path), "dapo", {}).on_train_end(TRAINER, full)
         assert "\n" not in str(error.value)
 
-    def test_does_not_hide_what_went_wrong_first(self, tmp_path: Path) -> None:
+    def test_does_not_hide_the_first_error(self, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
         with pytest.warns(UserWarning, match=r"summary.json: cannot write there \(File exists\)"):
             Summary(RunDir(tmp_path / "file"), "dapo", {}).on_exception(TRAINER, learner(1), ValueError("first"))

@@ -1,4 +1,4 @@
-"""A rank that is lost is named, and nobody waits for it."""
+"""Detection of lost and hanging ranks."""
 
 from __future__ import annotations
 
@@ -8,95 +8,95 @@ import time
 import pytest
 
 from rlmods.callbacks import Watchdog
-from rlmods.callbacks.beats import Beat, Board, lives
+from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, is_alive
 
 
 class Store(dict[str, str]):
-    """A store in memory."""
+    """In-memory store."""
 
     set = dict.__setitem__
     get = dict.__getitem__  # type: ignore[assignment]
 
 
-def boards(num: int = 3) -> list[Board]:
+def make_stores(num: int = 3) -> list[HeartbeatStore]:
     store = Store()
-    made = [Board(store, num, Beat(rank, "here", os.getpid())) for rank in range(num)]
-    for board in made:
-        board.tell()
-    for board in made:
-        board.listen()
-    return made
+    stores = [HeartbeatStore(store, num, Heartbeat(rank, "here", os.getpid())) for rank in range(num)]
+    for each in stores:
+        each.publish()
+    for each in stores:
+        each.poll()
+    return stores
 
 
-class TestBoard:
-    def test_all_is_well(self) -> None:
-        first, *_ = boards()
-        assert first.lost(60) is None
-        assert first.hanging(60) is None
+class TestHeartbeatStore:
+    def test_healthy_ranks(self) -> None:
+        first, *_ = make_stores()
+        assert first.find_lost(60) is None
+        assert first.find_hanging(60) is None
 
-    def test_a_process_that_has_ended(self) -> None:
-        first, second, _ = boards()
+    def test_dead_process(self) -> None:
+        first, second, _ = make_stores()
         child = os.fork()
         if child == 0:
             os._exit(0)
-        second.own = Beat(1, "here", child, stage="update", iteration=7)
-        second.tell()
-        first.listen()
-        while lives(child):
+        second.own = Heartbeat(1, "here", child, phase="update", iteration=7)
+        second.publish()
+        first.poll()
+        while is_alive(child):
             time.sleep(0.01)
-        assert first.lost(60) == "rank 1 died, last heard of in stage update of iteration 7"
+        assert first.find_lost(60) == "rank 1 died in phase update of iteration 7"
         os.waitpid(child, 0)
-        assert not lives(child)
+        assert not is_alive(child)
 
-    def test_a_machine_that_says_nothing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first, _, third = boards()
-        first.pause_s = 1000
+    def test_missing_heartbeats(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first, _, third = make_stores()
+        first.max_pause_s = 1000
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 50)
-        third.tell()
-        first.listen()
+        third.publish()
+        first.poll()
         monkeypatch.setattr(time, "monotonic", lambda: now + 70)
-        assert first.lost(60) == "rank 1 has not been heard of for 70 s, and was in stage start of iteration 1"
+        assert first.find_lost(60) == "rank 1 has sent no heartbeat for 70 s, last in phase start of iteration 1"
 
-    def test_one_that_failed_says_why(self) -> None:
-        first, second, _ = boards()
-        second.tell(ended="ValueError: no", stage="reward")
-        first.listen()
-        assert first.lost(60) == "rank 1 failed in stage reward of iteration 1: ValueError: no"
+    def test_failed_rank(self) -> None:
+        first, second, _ = make_stores()
+        second.publish(exit_reason="ValueError: no", phase="reward")
+        first.poll()
+        assert first.find_lost(60) == "rank 1 failed in phase reward of iteration 1: ValueError: no"
 
-    def test_one_that_is_done_is_not_lost(self) -> None:
-        first, second, _ = boards()
-        second.own = Beat(1, "here", 2**22 + 1)
-        second.tell(ended="")
-        first.listen()
-        assert first.lost(0) is None or "rank 1" not in str(first.lost(60))
+    def test_finished_rank_is_not_lost(self) -> None:
+        first, second, _ = make_stores()
+        second.own = Heartbeat(1, "here", 2**22 + 1)
+        second.publish(exit_reason="")
+        first.poll()
+        assert first.find_lost(0) is None or "rank 1" not in str(first.find_lost(60))
 
-    def test_the_one_that_is_behind_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        first, second, third = boards()
-        first.tell(place=5, stage="update")
-        third.tell(place=5, stage="update")
-        second.tell(place=4, stage="reward", iteration=3)
-        first.listen()
+    def test_rank_that_is_behind_hangs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        first, second, third = make_stores()
+        first.publish(progress=5, phase="update")
+        third.publish(progress=5, phase="update")
+        second.publish(progress=4, phase="reward", iteration=3)
+        first.poll()
         now = time.monotonic()
         monkeypatch.setattr(time, "monotonic", lambda: now + 20)
-        assert first.hanging(30) is None
-        assert first.hanging(10) == ("no sign of life for 20 s: rank 1 in stage reward of iteration 3, and the others wait for it", [1])
-        second.tell(signs=1)
-        first.listen()
-        assert first.hanging(10) is None
+        assert first.find_hanging(30) is None
+        assert first.find_hanging(10) == ("no progress for 20 s: rank 1 in phase reward of iteration 3; the other ranks wait for it", [1])
+        second.publish(forward_count=1)
+        first.poll()
+        assert first.find_hanging(10) is None
 
 
 @pytest.mark.parametrize("name", ["timeout_s", "lost_s"])
-def test_no_time_at_all_is_refused(name: str) -> None:
+def test_zero_timeout_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=name):
         Watchdog(**{name: 0})
 
 
-def test_one_that_stood_still_itself_takes_time_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Suspended and woken up, it cannot say how long the others were silent."""
-    first, *_ = boards()
+def test_timers_restart_after_a_suspension_of_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that was suspended cannot know how long the others were silent."""
+    first, *_ = make_stores()
     now = time.monotonic()
     monkeypatch.setattr(time, "monotonic", lambda: now + 100)
-    first.listen()
-    assert first.lost(60) is None
-    assert first.hanging(60) is None
+    first.poll()
+    assert first.find_lost(60) is None
+    assert first.find_hanging(60) is None

@@ -19,7 +19,7 @@ from rlmods.policy import Tiny
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
 from rlmods.rollout import Local
-from rlmods.run.journal import read_rows
+from rlmods.run.jsonl import read_rows
 from rlmods.types import Prompt, Response, UserError
 
 PROMPT = Prompt(id="0", text="?")

@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from rlmods.cli.command import Output, command, configuration, dropped_path, find_policy
-from rlmods.run.journal import read_rows
+from rlmods.run.jsonl import read_rows
 from rlmods.types import UserError
 
 

@@ -13,7 +13,7 @@ from rlmods.cli.label import kappa, label
 from rlmods.data import Preferences
 from rlmods.judge import Rule
 from rlmods.policy import ScalarModel
-from rlmods.run.journal import read_rows
+from rlmods.run.jsonl import read_rows
 from rlmods.types import UserError
 from tests.judge.server import TEMPLATE, in_turn, longer, serve
 from tests.judge.test_neural import saved

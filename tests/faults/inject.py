@@ -1,4 +1,4 @@
-"""Faults that a command line can ask for: `+callbacks.fault._target_=tests.faults.inject.Sends`."""
+"""Faults enabled on the command line: `+callbacks.fault._target_=tests.faults.inject.SendSignals`."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import torch
 from lightning import Callback, Trainer
 
 
-class Sends(Callback):
-    """Signals to this process, within an iteration; `took` pretends that an earlier one was so long."""
+class SendSignals(Callback):
+    """Send signals to this process within an iteration; `duration_s` fakes the duration of an earlier iteration."""
 
-    def __init__(self, numbers: Sequence[int], iteration: int = 2, took_s: float = 0.0) -> None:
-        self.numbers, self.iteration, self.took_s = list(numbers), iteration, took_s
+    def __init__(self, numbers: Sequence[int], iteration: int = 2, duration_s: float = 0.0) -> None:
+        self.numbers, self.iteration, self.duration_s = list(numbers), iteration, duration_s
 
     def on_train_batch_start(self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
         if learner.iteration + 1 == self.iteration:
             for callback in trainer.callbacks:  # type: ignore[attr-defined]
-                if self.took_s and hasattr(callback, "_took"):
-                    callback._took.append(self.took_s)
+                if self.duration_s and hasattr(callback, "_durations_s"):
+                    callback._durations_s.append(self.duration_s)
             numbers, self.numbers = self.numbers, []
             for number in numbers:
                 os.kill(os.getpid(), number)
 
 
-class Poisons(Callback):
-    """The losses of these optimizer steps are NaN."""
+class NaNLoss(Callback):
+    """Replace the losses of these optimizer steps by NaN."""
 
     def __init__(self, steps: Sequence[int]) -> None:
         self.steps = list(steps)
@@ -42,32 +42,32 @@ class Poisons(Callback):
             count[0] += 1
             update(*rows)
 
-        def poisoned(micro: Any, totals: Any) -> torch.Tensor:
-            found: torch.Tensor = loss(micro, totals)
-            return found * math.nan if count[0] in self.steps else found
+        def nan_loss(micro: Any, totals: Any) -> torch.Tensor:
+            value: torch.Tensor = loss(micro, totals)
+            return value * math.nan if count[0] in self.steps else value
 
-        learner.loss, learner.update = poisoned, counted
+        learner.loss, learner.update = nan_loss, counted
 
 
-class FillsDisk(Callback):
-    """No room for a checkpoint while these iterations are saved, nor for the file `at`."""
+class DiskFull(Callback):
+    """Fail with a full disk when these iterations are saved, and when the file `path` is written."""
 
-    def __init__(self, iterations: Sequence[int], at: str | None = None) -> None:
-        self.iterations, self.at = list(iterations), at
+    def __init__(self, iterations: Sequence[int], path: str | None = None) -> None:
+        self.iterations, self.path = list(iterations), path
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         save = trainer.strategy.checkpoint_io.save_checkpoint
 
-        def full(checkpoint: Any, path: Any, **options: Any) -> None:
+        def save_or_fail(checkpoint: Any, path: Any, **options: Any) -> None:
             if learner.iteration not in self.iterations:
                 save(checkpoint, path, **options)
                 return
             Path(path).write_bytes(b"PK")
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        trainer.strategy.checkpoint_io.save_checkpoint = full  # type: ignore[method-assign]
+        trainer.strategy.checkpoint_io.save_checkpoint = save_or_fail  # type: ignore[method-assign]
 
     def on_train_batch_start(self, trainer: Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
-        if self.at and learner.iteration + 1 in self.iterations:
-            Path(self.at).unlink()
-            Path(self.at).symlink_to("/dev/full")
+        if self.path and learner.iteration + 1 in self.iterations:
+            Path(self.path).unlink()
+            Path(self.path).symlink_to("/dev/full")

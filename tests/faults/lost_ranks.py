@@ -1,4 +1,4 @@
-"""Two ranks, of which the last comes to grief while it grades: `python -m tests.faults.lost_ranks HOW FOLDER`."""
+"""Two ranks, one of which fails in its reward: `python -m tests.faults.lost_ranks FAULT FOLDER RANK`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
-from rlmods.callbacks.watchdog import GO_ON
+from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli.console import plain_errors, quiet
 from rlmods.distributed.strategy import DDP
 from rlmods.run import RunDir
@@ -20,46 +20,46 @@ from rlmods.types import Response, UserError
 from tests.support.tiny_setup import even, fit, learner
 
 
-def dies() -> None:
+def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def stands_still() -> None:
+def suspend() -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
-def hangs() -> None:
+def hang() -> None:
     time.sleep(600)
 
 
-def fails() -> None:
+def fail() -> None:
     raise UserError("the reward cannot go on: type reward=format")
 
 
-class Grades:
-    """Rewards until the second iteration."""
+class FaultyReward:
+    """Reward with a fault on one rank in the second iteration."""
 
-    def __init__(self, grief: Any, rank: int) -> None:
-        self.grief, self.rank, self.calls = grief, rank, 0
+    def __init__(self, fault: Any, rank: int) -> None:
+        self.fault, self.rank, self.calls = fault, rank, 0
 
     def __call__(self, responses: list[Response]) -> Any:
         self.calls += 1
         if self.calls == 2 and dist.get_rank() == self.rank:
-            time.sleep(1.0)  # a few beats, so that where it is has been told
-            self.grief()
+            time.sleep(1.0)  # a few heartbeats, so that the phase is published
+            self.fault()
         return even(responses)
 
 
 if __name__ == "__main__":
-    how, folder, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
+    fault, folder, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     quiet()
-    made = learner(reward=Grades(globals()[how], rank))
+    trained = learner(reward=FaultyReward(globals()[fault], rank))
     watchdog = Watchdog(timeout_s=3.0, lost_s=2.0)
     summary = Summary(RunDir(folder), "test", {})
     with plain_errors():
         try:
-            fit(made, 3, callbacks=(watchdog, summary), devices=2, strategy=DDP())
+            fit(trained, 3, callbacks=(watchdog, summary), devices=2, strategy=DDP())
         except RuntimeError as error:
-            if lost := getattr(made.trainer, "lost", None):
-                raise UserError(f"{lost}; {GO_ON}") from error
+            if lost := getattr(trained.trainer, "lost", None):
+                raise UserError(f"{lost}; {RESUME_HINT}") from error
             raise

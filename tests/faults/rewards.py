@@ -1,4 +1,4 @@
-"""A faulty reward, in a module that a worker imports at once: `+reward.terms.fault.reward._target_=tests.faults.rewards.Faulty`."""
+"""A faulty reward, in a module that workers import quickly: `+reward.terms.fault.reward._target_=tests.faults.rewards.Faulty`."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 
 
 class Faulty:
-    """A reward that raises, hangs or takes its process down."""
+    """Reward that raises, hangs or ends its process."""
 
-    def __init__(self, how: str) -> None:
-        self.how = how
+    def __init__(self, fault: str) -> None:
+        self.fault = fault
 
     def __call__(self, responses: Sequence[Any]) -> list[float]:
-        if self.how == "raise":
+        if self.fault == "raise":
             raise LookupError("no such key")
-        if self.how == "hang":
+        if self.fault == "hang":
             time.sleep(60)
-        if self.how == "exit":
+        if self.fault == "exit":
             os._exit(9)
         return [0.0] * len(responses)

@@ -1,4 +1,4 @@
-"""The table of docs/faults.md, a row a test: `python -m tests.faults.rows` prints it."""
+"""Table of docs/faults.md, one row per test: `python -m tests.faults.rows` prints it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,22 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Row:
-    """What was done to a run, and what came of it."""
+    """A fault and its effect on a run."""
 
-    injected: str
-    saw: str
-    """The line on standard error. `<...>` stands for what differs from run to run."""
+    fault: str
+    message: str
+    """Line on standard error, "" for none. `<...>` stands for text that differs between runs."""
     status: int
+    """Exit status."""
     lost: str
+    """Work that is lost."""
 
     def pattern(self) -> str:
-        """What the line has to match."""
-        return "^" + ".+?".join(re.escape(part) for part in re.split(r"<[^>]+>", self.saw)) + "$"
+        """Return a regular expression for `message`."""
+        return "^" + ".+?".join(re.escape(part) for part in re.split(r"<[^>]+>", self.message)) + "$"
 
 
-GO_ON = "to resume: python train.py <settings> run_dir=<run> resume=auto"
+RESUME_COMMAND = "to resume: python train.py <settings> run_dir=<run> resume=auto"
 ROWS = {
     "two_processes_in_one_run_directory": Row(
         "A second process is started in the directory of a running one",
@@ -30,34 +32,34 @@ ROWS = {
         "nothing",
     ),
     "truncated_checkpoint": Row(
-        "The newest checkpoint is cut in half, then `resume=auto`",
-        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (File is not a zip file): goes on from "
-        "iteration 1, what came after is repeated",
+        "The newest checkpoint is truncated, then `resume=auto`",
+        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (File is not a zip file): resuming from "
+        "iteration 1, later iterations are repeated",
         0,
         "iteration 2, which is repeated",
     ),
     "flipped_bit_in_checkpoint": Row(
         "One bit of one weight in the newest checkpoint is flipped, then `resume=auto`",
-        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (<entry> is damaged): goes on from "
-        "iteration 1, what came after is repeated",
+        "warning: <run>/checkpoints/iteration_000002.ckpt: cannot be read as a checkpoint (<entry> is damaged): resuming from "
+        "iteration 1, later iterations are repeated",
         0,
         "iteration 2, which is repeated",
     ),
     "all_checkpoints_broken": Row(
-        "Every checkpoint is cut in half, then `resume=auto`",
-        "error: <run>/checkpoints: none of its 2 checkpoints can be read, start anew with another run_dir=...",
+        "Every checkpoint is truncated, then `resume=auto`",
+        "error: <run>/checkpoints: none of its 2 checkpoints can be read, start a new run with another run_dir=...",
         1,
-        "the run but for `export/`",
+        "the run except `export/`",
     ),
     "kill_while_saving": Row(
-        "`kill -9` while a checkpoint is written: half of it is left over, then `resume=auto`",
+        "`kill -9` while a checkpoint is written, then `resume=auto`",
         "",
         0,
-        "what came after the last whole checkpoint; the half is removed",
+        "iterations after the last complete checkpoint; the incomplete one is deleted",
     ),
     "disk_full_once": Row(
         "The disk is full while iteration 2 is saved, and has room again after it",
-        "warning: iteration 2 was not saved (No space left on device): the run goes on, the newest checkpoint is of iteration 1",
+        "warning: iteration 2 was not saved (No space left on device): training continues, the newest checkpoint is of iteration 1",
         0,
         "nothing: iteration 3 is saved; `checkpoint/failures` is 1",
     ),
@@ -72,18 +74,20 @@ ROWS = {
         "The disk is full while `metrics.jsonl` is written",
         "error: <run>/metrics.jsonl: cannot write there (No space left on device): make room, or choose another run_dir=...",
         1,
-        "what came after the last checkpoint",
+        "iterations after the last checkpoint",
     ),
-    "sigterm": Row("SIGTERM, as from a scheduler", f"interrupted after iteration 2; {GO_ON}", 75, "nothing"),
-    "sigusr1": Row("SIGUSR1, as from `#SBATCH --signal=USR1@300`", f"interrupted after iteration 2; {GO_ON}", 75, "nothing"),
+    "sigterm": Row("SIGTERM, as from a scheduler", f"interrupted after iteration 2; {RESUME_COMMAND}", 75, "nothing"),
+    "sigusr1": Row("SIGUSR1, as from `#SBATCH --signal=USR1@300`", f"interrupted after iteration 2; {RESUME_COMMAND}", 75, "nothing"),
     "no_time_left": Row(
         "SIGUSR1, when iterations take longer than `callbacks.stop.grace_s`",
-        f"interrupted within iteration 2, work after iteration 1 will be repeated; {GO_ON}",
+        f"interrupted within iteration 2, work after iteration 1 will be repeated; {RESUME_COMMAND}",
         75,
-        "the iteration that was under way, and those since the last checkpoint",
+        "the current iteration, and those since the last checkpoint",
     ),
-    "ctrl_c": Row("Ctrl-C", f"interrupted after iteration 2; {GO_ON}", 130, "nothing"),
-    "ctrl_c_twice": Row("Ctrl-C twice", "stopping after iteration 2; Ctrl-C again stops at once", 1, "what came after the last checkpoint"),
+    "ctrl_c": Row("Ctrl-C", f"interrupted after iteration 2; {RESUME_COMMAND}", 130, "nothing"),
+    "ctrl_c_twice": Row(
+        "Ctrl-C twice", "stopping after iteration 2; press Ctrl-C again to stop at once", 1, "iterations after the last checkpoint"
+    ),
     "nan_once": Row(
         "The loss of one optimizer step is NaN",
         "",
@@ -95,26 +99,26 @@ ROWS = {
         "error: 3 optimizer steps in a row were not finite: iteration 3 ends the run, try a smaller optimizer.lr=... or "
         "batch.max_nonfinite=N; its rows are in <run>/nonfinite/iteration_000003.pt: torch.load(PATH, weights_only=True)",
         1,
-        "what came after the last checkpoint, in which nothing was learnt",
+        "iterations after the last checkpoint, in which weights did not change",
     ),
     "explosion": Row(
-        "A learning rate that makes the policy jump, three iterations in a row",
-        "error: train/ratio_max is <number> after iteration 3, and 3 in a row were beyond callbacks.guard.max_ratio=<bound>: the run has "
-        "exploded, and is saved; try a smaller optimizer.lr=..., or another bound",
+        "A learning rate so high that the policy diverges",
+        "error: train/ratio_max is <number> after iteration 3, beyond callbacks.guard.max_ratio=<bound> for 3 iterations in a row: "
+        "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound",
         1,
         "nothing",
     ),
     "worker_storm": Row(
-        "A reward in worker processes (`timeout_s`) that takes each of them down",
+        "A reward in worker processes (`timeout_s`) that ends each of them",
         "error: reward fault: 50 worker processes for rlmods.reward.isolation:answer in a row ended in the middle of a call (with code 9)",
         1,
-        "what came after the last checkpoint",
+        "iterations after the last checkpoint",
     ),
     "reward_raises": Row(
         "A reward raises",
         "RuntimeError: reward fault raised LookupError: no such key (<file>:<line>)",
         1,
-        "what came after the last checkpoint",
+        "iterations after the last checkpoint",
     ),
     "reward_hangs": Row(
         "A reward in worker processes hangs on every response",
@@ -130,48 +134,48 @@ ROWS = {
     ),
     "rank_dies": Row(
         "`kill -9` of one rank of two",
-        "error: rank 1 died, last heard of in stage reward of iteration 2; resume=auto goes on from the latest checkpoint",
+        "error: rank 1 died in phase reward of iteration 2; resume=auto continues from the latest checkpoint",
         1,
-        "what came after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_fails": Row(
         "A reward raises on one rank of two",
-        "error: rank 1 failed in stage reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto goes on "
-        "from the latest checkpoint",
+        "error: rank 1 failed in phase reward of iteration 2: UserError: the reward cannot go on: type reward=format; resume=auto "
+        "continues from the latest checkpoint",
         1,
-        "what came after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint; the others end within seconds",
     ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
-        "error: no sign of life for <n> s: rank 1 in stage reward of iteration 2, and the others wait for it; resume=auto goes on from the "
-        "latest checkpoint",
+        "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other ranks wait for it; resume=auto continues from "
+        "the latest checkpoint",
         1,
-        "what came after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, and that rank shows its stacks",
+        "iterations after the last checkpoint; all end after `callbacks.watchdog.timeout_s`, and that rank prints its stacks",
     ),
-    "rank_stands_still": Row(
-        "One rank of two is stopped (SIGSTOP), as a machine that hangs",
-        "error: rank 1 has not been heard of for <n> s, and was in stage reward of iteration 2; resume=auto goes on from the latest "
+    "rank_suspended": Row(
+        "One rank of two is suspended (SIGSTOP), as on a machine that hangs",
+        "error: rank 1 has sent no heartbeat for <n> s, last in phase reward of iteration 2; resume=auto continues from the latest "
         "checkpoint",
         1,
-        "what came after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
+        "iterations after the last checkpoint; the others end after `callbacks.watchdog.lost_s`",
     ),
     "first_rank_dies": Row(
         "`kill -9` of the first rank of two",
-        "error: rank 0 is gone: its store does not answer; resume=auto goes on from the latest checkpoint",
+        "error: rank 0 is gone: its store does not answer; resume=auto continues from the latest checkpoint",
         1,
-        "what came after the last checkpoint; the others end within seconds",
+        "iterations after the last checkpoint; the others end within seconds",
     ),
     "settings_changed": Row(
-        "`resume=auto ratio.high=0.4`, where the run began with another",
-        "error: <run> began with ratio.high=0.28 (now 0.4): resuming takes the same settings; a new run takes another run_dir= and "
-        "no resume=",
+        "`resume=auto ratio.high=0.4`, where the run was started with another",
+        "error: <run> was started with ratio.high=0.28 (now 0.4): a resumed run needs the same settings; for a new run, type another "
+        "run_dir= and no resume=",
         1,
         "nothing",
     ),
     "another_model": Row(
-        "`resume=auto` with another model than the run began with",
-        "error: <run> began with policy.hidden_size=32 (now 64): resuming takes the same settings; a new run takes another run_dir= and "
-        "no resume=",
+        "`resume=auto` with another model than the run was started with",
+        "error: <run> was started with policy.hidden_size=32 (now 64): a resumed run needs the same settings; for a new run, type another "
+        "run_dir= and no resume=",
         1,
         "nothing",
     ),
@@ -179,11 +183,11 @@ ROWS = {
 
 
 def table() -> str:
-    """In Markdown."""
-    lines = ["| what was done | what was said | exit status | what was lost |", "|---|---|---|---|"]
+    """Return the table in Markdown."""
+    lines = ["| fault | message | exit status | lost |", "|---|---|---|---|"]
     for row in ROWS.values():
-        said = f"`{row.saw}`" if row.saw else "nothing"
-        lines.append(f"| {row.injected} | {said} | {row.status} | {row.lost} |")
+        message = f"`{row.message}`" if row.message else "none"
+        lines.append(f"| {row.fault} | {message} | {row.status} | {row.lost} |")
     return "\n".join(lines)
 
 

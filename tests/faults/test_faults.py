@@ -1,4 +1,4 @@
-"""Bad days, a test a row of docs/faults.md: `python train.py` in this process, with the fault in it."""
+"""Fault injection, one test per row of docs/faults.md: `python train.py` in this process with a fault."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from rlmods.config.options import CONF
 from rlmods.run import lock, name
 from tests.cli.test_main import RANDOM, SMALL, rows, start
 from tests.faults.rows import ROWS, table
-from tests.run.test_lock import holder
+from tests.run.test_lock import start_owner
 
 SETTINGS = (*SMALL, *RANDOM, "callbacks.checkpoint.every=1", "validation.max_prompts=2", "validation.samples=0", "validation.every=null")
 Run = Callable[..., None]
 
 
 def fault(kind: str, **settings: Any) -> list[str]:
-    """Overrides that put it into the run."""
+    """Return the overrides that add a callback of `tests.faults.inject`."""
     typed = [f"+callbacks.fault.{key}={value}".replace(" ", "") for key, value in settings.items()]
     return [f"+callbacks.fault._target_=tests.faults.inject.{kind}", *typed]
 
 
-def faulty_reward(how: str, *more: str) -> list[str]:
+def faulty_reward(fault: str, *more: str) -> list[str]:
     term = "+reward.terms.fault"
-    return [f"{term}.reward._target_=tests.faults.rewards.Faulty", f"{term}.reward.how={how}", *more]
+    return [f"{term}.reward._target_=tests.faults.rewards.Faulty", f"{term}.reward.fault={fault}", *more]
 
 
 def command(*overrides: str) -> int:
-    """The exit status of `python train.py`."""
+    """Return the exit status of `python train.py`."""
     GlobalHydra.instance().clear()
     plugins.register()
     name.register()
@@ -74,7 +74,7 @@ def command(*overrides: str) -> int:
 
 
 @pytest.fixture(autouse=True)
-def _signals_and_handover() -> Iterator[None]:
+def _restore_signals() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RLMODS_RUN_DIR", "")
         before = signal.getsignal(signal.SIGINT)
@@ -84,34 +84,34 @@ def _signals_and_handover() -> Iterator[None]:
 
 @pytest.fixture
 def run(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Start it; the last word is compared with the row that the test is named after."""
+    """Start a run; exit status and standard error are compared with the row that the test is named after."""
 
-    def started(*overrides: str, expect: bool = True) -> None:
+    def start_run(*overrides: str, expect: bool = True) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("always")
             warnings.filterwarnings("ignore", category=FutureWarning)
-            warnings.showwarning = lambda *shown: print(warnings.formatwarning(*shown[:4]), end="", file=sys.stderr)
+            warnings.showwarning = lambda *arguments: print(warnings.formatwarning(*arguments[:4]), end="", file=sys.stderr)
             capfd.readouterr()
             status = command(*SETTINGS, f"run_dir={tmp_path}/run", *overrides)
-        said = capfd.readouterr().err
+        stderr = capfd.readouterr().err
         if not expect:
-            assert status == 0, said
+            assert status == 0, stderr
             return
         row = ROWS[request.node.name.removeprefix("test_")]
-        assert status == row.status, said
-        assert re.search(row.pattern(), said, re.MULTILINE), said
-        if not row.saw:
-            assert said == ""
-        if row.saw.startswith("error: "):
-            assert len(said.strip().splitlines()) == 1 + said.count("warning: "), said
+        assert status == row.status, stderr
+        assert re.search(row.pattern(), stderr, re.MULTILINE), stderr
+        if not row.message:
+            assert stderr == ""
+        if row.message.startswith("error: "):
+            assert len(stderr.strip().splitlines()) == 1 + stderr.count("warning: "), stderr
 
-    return started
+    return start_run
 
 
 @pytest.fixture(scope="session")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of two iterations, a checkpoint each."""
-    folder = tmp_path_factory.mktemp("two") / "run"
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Directory of a run of two iterations with a checkpoint each."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert command(*SETTINGS, f"run_dir={folder}") == 0
@@ -120,17 +120,17 @@ def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def copied(two: Path, tmp_path: Path) -> Path:
-    """The same, to break; it thinks that it has always been here."""
-    shutil.copytree(two, tmp_path / "run")
+def copied(finished: Path, tmp_path: Path) -> Path:
+    """Copy of the finished run to damage, with its own path in the saved configuration."""
+    shutil.copytree(finished, tmp_path / "run")
     saved = tmp_path / "run/config.yaml"
-    saved.write_text(saved.read_text().replace(str(two), str(tmp_path / "run")))
+    saved.write_text(saved.read_text().replace(str(finished), str(tmp_path / "run")))
     return tmp_path / "run"
 
 
 def summary(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder / "summary.json").read_text())
-    return found
+    content: dict[str, Any] = json.loads((folder / "summary.json").read_text())
+    return content
 
 
 def iterations(folder: Path) -> list[int]:
@@ -141,14 +141,14 @@ def checkpoints(folder: Path) -> list[str]:
     return sorted(path.name for path in (folder / "checkpoints").iterdir())
 
 
-ON = ("resume=auto", "trainer.max_iterations=3")
+RESUME = ("resume=auto", "trainer.max_iterations=3")
 
 
 def test_two_processes_in_one_run_directory(copied: Path, run: Run) -> None:
-    other, children = holder(copied)
+    other, children = start_owner(copied)
     before = {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()}
     try:
-        run(*ON)
+        run(*RESUME)
         assert {path: path.read_bytes() for path in copied.rglob("*") if path.is_file()} == before
     finally:
         other.kill()
@@ -161,7 +161,7 @@ class TestCheckpoint:
     def test_truncated_checkpoint(self, copied: Path, run: Run) -> None:
         newest = copied / "checkpoints/iteration_000002.ckpt"
         newest.write_bytes(newest.read_bytes()[: newest.stat().st_size // 2])
-        run(*ON)
+        run(*RESUME)
         assert iterations(copied) == [1, 2, 3]
         assert summary(copied)["exit"] == "finished"
 
@@ -170,31 +170,31 @@ class TestCheckpoint:
         content = bytearray(newest.read_bytes())
         content[len(content) // 2] ^= 1
         newest.write_bytes(content)
-        torch.load(newest, weights_only=True)  # which says nothing
-        run(*ON)
+        torch.load(newest, weights_only=True)  # accepts it
+        run(*RESUME)
         assert iterations(copied) == [1, 2, 3]
 
     def test_all_checkpoints_broken(self, copied: Path, run: Run) -> None:
         for path in (copied / "checkpoints").iterdir():
             path.write_bytes(path.read_bytes()[:1000])
-        run(*ON)
+        run(*RESUME)
         assert iterations(copied) == [1, 2]
 
     def test_kill_while_saving(self, copied: Path, run: Run) -> None:
         (copied / "checkpoints/.iteration_000003.ckpt.tmp").write_bytes(b"PK half")
-        run(*ON)
+        run(*RESUME)
         assert checkpoints(copied) == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
 
 
 class TestDisk:
     def test_disk_full_once(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("FillsDisk", iterations=[2]), "trainer.max_iterations=3", "callbacks.checkpoint.keep=0")
+        run(*fault("DiskFull", iterations=[2]), "trainer.max_iterations=3", "callbacks.checkpoint.keep=0")
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt", "iteration_000003.ckpt"]
         failures = [row["checkpoint/failures"] for row in rows(tmp_path / "run/metrics.jsonl") if "checkpoint/failures" in row]
         assert failures == [1]
 
     def test_disk_full_at_the_end(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("FillsDisk", iterations=[2]))
+        run(*fault("DiskFull", iterations=[2]))
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt"]
         assert summary(tmp_path / "run")["exit"].startswith("failed: UserError: iteration 2 was not saved")
         assert (tmp_path / "run/export/model.safetensors").exists()
@@ -202,50 +202,50 @@ class TestDisk:
         assert iterations(tmp_path / "run") == [1, 2]
 
     def test_disk_full_for_the_log(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("FillsDisk", iterations=[2], at=f"{tmp_path}/run/metrics.jsonl"))
+        run(*fault("DiskFull", iterations=[2], path=f"{tmp_path}/run/metrics.jsonl"))
         assert checkpoints(tmp_path / "run") == ["iteration_000001.ckpt"]
 
 
 class TestSignal:
     @pytest.fixture
-    def ended(self, tmp_path: Path, run: Run) -> Callable[..., None]:
-        """By signals within iteration 2; the resumed run ends as if it had never stopped."""
+    def interrupt(self, tmp_path: Path, run: Run) -> Callable[..., None]:
+        """Send signals within iteration 2, then resume to the end."""
 
-        def sent(*numbers: int, saved: int = 2, **how: Any) -> None:
-            run(*fault("Sends", numbers=[int(number) for number in numbers], **how), "trainer.max_iterations=3")
+        def send(*numbers: int, saved: int = 2, **options: Any) -> None:
+            run(*fault("SendSignals", numbers=[int(number) for number in numbers], **options), "trainer.max_iterations=3")
             assert summary(tmp_path / "run")["exit"] == "interrupted"
             assert checkpoints(tmp_path / "run")[-1] == f"iteration_{saved:06d}.ckpt"
             run("resume=auto", "trainer.max_iterations=3", expect=False)
             assert iterations(tmp_path / "run") == [1, 2, 3]
 
-        return sent
+        return send
 
-    def test_sigterm(self, ended: Callable[..., None]) -> None:
-        ended(signal.SIGTERM)
+    def test_sigterm(self, interrupt: Callable[..., None]) -> None:
+        interrupt(signal.SIGTERM)
 
-    def test_sigusr1(self, ended: Callable[..., None]) -> None:
-        ended(signal.SIGUSR1)
+    def test_sigusr1(self, interrupt: Callable[..., None]) -> None:
+        interrupt(signal.SIGUSR1)
 
-    def test_no_time_left(self, ended: Callable[..., None]) -> None:
-        ended(signal.SIGUSR1, took_s=1e4, saved=1)
+    def test_no_time_left(self, interrupt: Callable[..., None]) -> None:
+        interrupt(signal.SIGUSR1, duration_s=1e4, saved=1)
 
-    def test_ctrl_c(self, ended: Callable[..., None]) -> None:
-        ended(signal.SIGINT)
+    def test_ctrl_c(self, interrupt: Callable[..., None]) -> None:
+        interrupt(signal.SIGINT)
 
-    def test_ctrl_c_twice(self, ended: Callable[..., None]) -> None:
-        ended(signal.SIGINT, signal.SIGINT, saved=1)
+    def test_ctrl_c_twice(self, interrupt: Callable[..., None]) -> None:
+        interrupt(signal.SIGINT, signal.SIGINT, saved=1)
 
 
 class TestNumbers:
     def test_nan_once(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("Poisons", steps=[1]))
+        run(*fault("NaNLoss", steps=[1]))
         steps = [row["train/nonfinite_steps"] for row in rows(tmp_path / "run/metrics.jsonl") if "train/nonfinite_steps" in row]
         assert steps == [1, 0]
 
     def test_nan_always(self, tmp_path: Path, run: Run) -> None:
-        run(*fault("Poisons", steps=list(range(99))), "trainer.max_iterations=9")
-        study = torch.load(tmp_path / "run/nonfinite/iteration_000003.pt", weights_only=True)
-        assert len(study["shares"][0]["tokens"]) == 16
+        run(*fault("NaNLoss", steps=list(range(99))), "trainer.max_iterations=9")
+        report = torch.load(tmp_path / "run/nonfinite/iteration_000003.pt", weights_only=True)
+        assert len(report["shares"][0]["tokens"]) == 16
         assert checkpoints(tmp_path / "run")[-1] == "iteration_000002.ckpt"
 
     def test_explosion(self, tmp_path: Path, run: Run) -> None:
@@ -274,16 +274,16 @@ class TestResume:
         lines = [json.dumps({"prompt": f"{i}+1=", "answer": str(i + 1)}) for i in range(6)]
         data.write_text("\n".join(lines))
         settings = ("data=jsonl", f"data.train={data}", "data.num_val=0", "batch.prompts=2")
-        monkeypatch.setattr(sys.modules[__name__], "SETTINGS", tuple(typed for typed in SETTINGS if typed != "data.level=1"))
+        monkeypatch.setattr(sys.modules[__name__], "SETTINGS", tuple(override for override in SETTINGS if override != "data.level=1"))
         run(*settings, expect=False)
         data.write_text("\n".join([*lines[:-1], json.dumps({"prompt": "7+1=", "answer": "8"})]))
-        run(*settings, *ON)
+        run(*settings, *RESUME)
 
     def test_settings_changed(self, copied: Path, run: Run) -> None:
-        run(*ON, "ratio.high=0.4")
+        run(*RESUME, "ratio.high=0.4")
 
     def test_another_model(self, copied: Path, run: Run) -> None:
-        run(*ON, "policy.hidden_size=64")
+        run(*RESUME, "policy.hidden_size=64")
 
 
 class TestTable:
@@ -292,14 +292,14 @@ class TestTable:
         assert set(re.findall(r"def test_(\w+)\(", text)) >= set(ROWS)
         assert len(ROWS) >= 15
 
-    def test_is_the_one_in_the_docs(self) -> None:
+    def test_docs_have_the_table(self) -> None:
         """`python -m tests.faults.rows`"""
         assert table() in (CONF.parent / "docs/faults.md").read_text()
 
 
 @pytest.mark.slow
 def test_real_processes(tmp_path: Path) -> None:
-    """One runs, another wants its directory, the first is asked to end, and the next has a quota that no checkpoint fits in."""
+    """A second process in the same directory, SIGTERM to the first, and a quota smaller than a checkpoint."""
     settings = (*SETTINGS, "run_dir=run", "validation.samples=0")
     first = start(tmp_path, *settings, "trainer.max_iterations=100000", small=False)
     metrics, deadline = tmp_path / "run/metrics.jsonl", time.monotonic() + 120
@@ -308,23 +308,23 @@ def test_real_processes(tmp_path: Path) -> None:
         assert time.monotonic() < deadline
         time.sleep(0.05)
     second = start(tmp_path, *settings, "resume=auto", "trainer.max_iterations=100000", small=False)
-    _, said = second.communicate(timeout=120)
-    assert (second.returncode, len(said.splitlines())) == (1, 1)
-    assert f"is in use by process {first.pid} on" in said
+    _, stderr = second.communicate(timeout=120)
+    assert (second.returncode, len(stderr.splitlines())) == (1, 1)
+    assert f"is in use by process {first.pid} on" in stderr
     first.terminate()
-    _, said = first.communicate(timeout=60)
+    _, stderr = first.communicate(timeout=60)
     assert first.returncode == 75
-    assert re.search(ROWS["sigterm"].pattern().replace("2", r"\d+"), said, re.MULTILINE), said
-    done = summary(tmp_path / "run")["iterations"]
-    assert (summary(tmp_path / "run")["exit"], checkpoints(tmp_path / "run")[-1]) == ("interrupted", f"iteration_{done:06d}.ckpt")
-    size = (tmp_path / f"run/checkpoints/iteration_{done:06d}.ckpt").stat().st_size
+    assert re.search(ROWS["sigterm"].pattern().replace("2", r"\d+"), stderr, re.MULTILINE), stderr
+    num_iterations = summary(tmp_path / "run")["iterations"]
+    assert (summary(tmp_path / "run")["exit"], checkpoints(tmp_path / "run")[-1]) == ("interrupted", f"iteration_{num_iterations:06d}.ckpt")
+    size = (tmp_path / f"run/checkpoints/iteration_{num_iterations:06d}.ckpt").stat().st_size
     quota = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))  # noqa: E731
-    typed = [sys.executable, str(CONF.parent / "train.py"), *SETTINGS, "run_dir=limited", "trainer.max_iterations=2"]
-    limited = subprocess.run(typed, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=quota)
+    arguments = [sys.executable, str(CONF.parent / "train.py"), *SETTINGS, "run_dir=limited", "trainer.max_iterations=2"]
+    limited = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=quota)
     assert limited.returncode == 1, limited.stderr
-    first_time, again, failed = limited.stderr.splitlines()
-    assert first_time == "warning: iteration 1 was not saved (File too large): the run goes on, there is no checkpoint"
-    assert again.startswith("warning: iteration 2 was not saved (File too large)")
-    assert failed.startswith("error: iteration 2 was not saved (File too large), there is no checkpoint: make room in")
+    first_warning, second_warning, error = limited.stderr.splitlines()
+    assert first_warning == "warning: iteration 1 was not saved (File too large): training continues, there is no checkpoint"
+    assert second_warning.startswith("warning: iteration 2 was not saved (File too large)")
+    assert error.startswith("error: iteration 2 was not saved (File too large), there is no checkpoint: make room in")
     assert checkpoints(tmp_path / "limited") == []
     assert (iterations(tmp_path / "limited"), summary(tmp_path / "limited")["iterations"]) == ([1, 2], 2)

@@ -1,4 +1,4 @@
-"""What befalls one rank is decided or survived by all: none waits for another for ever."""
+"""Faults of one of two ranks: both handle them alike, and neither waits forever."""
 
 from __future__ import annotations
 
@@ -10,63 +10,63 @@ from typing import Any
 
 import pytest
 
-from tests import ranks
 from tests.faults.rows import ROWS
+from tests.support import ranks
 
 pytestmark = pytest.mark.slow
 
 
-def test_ranks_agree(tmp_path: Path) -> None:
+def test_faults_of_one_rank_are_handled_by_both(tmp_path: Path) -> None:
     ranks.run("tests.faults.two_ranks", [str(tmp_path)], timeout_s=120)
     first, second = (json.loads((tmp_path / f"rank_{rank}.json").read_text()) for rank in (0, 1))
-    why = "iteration 1 was not saved (No space left on device): the run goes on, there is no checkpoint"
-    assert first == {"iteration": 3, "status": 75, "failures": 1, "said": [why]}
-    assert second == {**first, "said": []}
+    message = "iteration 1 was not saved (No space left on device): training continues, there is no checkpoint"
+    assert first == {"iteration": 3, "status": 75, "failures": 1, "warnings": [message]}
+    assert second == {**first, "warnings": []}
     assert sorted(path.name for path in (tmp_path / "checkpoints").iterdir()) == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
 
 
 class TestLostRank:
-    """The other one ends within a minute, whatever it was waiting for, and says who was lost, and where."""
+    """The other rank ends within a minute, with an error that names the lost rank and its phase."""
 
     @pytest.fixture
     def lose(self, request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str, int], str]:
-        """Comes to grief in some way, on some rank; what that rank says."""
+        """Return a function that injects a fault on one rank and returns the output of that rank."""
 
-        def lose(how: str, lost: int) -> str:
+        def lose(fault: str, lost: int) -> str:
             row = ROWS[request.node.name.removeprefix("test_")]
-            processes = ranks.start("tests.faults.lost_ranks", [how, str(tmp_path), str(lost)])
-            said: list[Any] = ["", ""]
+            processes = ranks.start("tests.faults.lost_ranks", [fault, str(tmp_path), str(lost)])
+            outputs: list[Any] = ["", ""]
             try:
-                said[1 - lost], _ = processes[1 - lost].communicate(timeout=60)
-                if how == "stands_still":
+                outputs[1 - lost], _ = processes[1 - lost].communicate(timeout=60)
+                if fault == "suspend":
                     processes[lost].kill()
-                said[lost], _ = processes[lost].communicate(timeout=60)
+                outputs[lost], _ = processes[lost].communicate(timeout=60)
             finally:
                 for process in processes:
                     process.kill()
                     process.communicate()
             assert processes[1 - lost].returncode == row.status
-            assert re.search(row.pattern(), said[1 - lost], re.MULTILINE), said[1 - lost]
-            assert "Traceback" not in said[1 - lost]
+            assert re.search(row.pattern(), outputs[1 - lost], re.MULTILINE), outputs[1 - lost]
+            assert "Traceback" not in outputs[1 - lost]
             if lost == 1:
                 assert json.loads((tmp_path / "summary.json").read_text())["exit"].startswith("failed: ")
-            return str(said[lost])
+            return str(outputs[lost])
 
         return lose
 
     def test_rank_dies(self, lose: Any) -> None:
-        lose("dies", 1)
+        lose("die", 1)
 
     def test_rank_fails(self, lose: Any) -> None:
-        assert "error: the reward cannot go on: type reward=format" in lose("fails", 1)
+        assert "error: the reward cannot go on: type reward=format" in lose("fail", 1)
 
     def test_rank_hangs(self, lose: Any) -> None:
-        stacks = lose("hangs", 1)
+        stacks = lose("hang", 1)
         assert "stacks of rank 1:" in stacks
-        assert "in hangs" in stacks
+        assert "in hang" in stacks
 
-    def test_rank_stands_still(self, lose: Any) -> None:
-        lose("stands_still", 1)
+    def test_rank_suspended(self, lose: Any) -> None:
+        lose("suspend", 1)
 
     def test_first_rank_dies(self, lose: Any) -> None:
-        lose("dies", 0)
+        lose("die", 0)

@@ -1,6 +1,6 @@
-"""Bad days of one rank among two: `python -m tests.faults.two_ranks FOLDER`. Rank 1 alone hears SIGTERM, and rank 0 alone has a full disk.
+"""Faults of one of two ranks: `python -m tests.faults.two_ranks FOLDER`. Only rank 1 receives SIGTERM, only rank 0 has a full disk.
 
-Each writes down where it ended."""
+Each rank writes its final state to a file."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from tests.support.tiny_setup import fit, learner
 
 
-class Bad(L.Callback):
-    """Iteration 1 cannot be saved, and within iteration 3 the second rank is asked to end."""
+class Faults(L.Callback):
+    """Iteration 1 cannot be saved, and the second rank receives SIGTERM within iteration 3."""
 
     def on_train_start(self, trainer: L.Trainer, learner: Any) -> None:
         save = trainer.strategy.checkpoint_io.save_checkpoint
 
-        def full(checkpoint: Any, path: Any, **options: Any) -> None:
+        def save_or_fail(checkpoint: Any, path: Any, **options: Any) -> None:
             if learner.iteration == 1:
                 raise OSError(errno.ENOSPC, "No space left on device")
             save(checkpoint, path, **options)
 
-        trainer.strategy.checkpoint_io.save_checkpoint = full  # type: ignore[method-assign]
+        trainer.strategy.checkpoint_io.save_checkpoint = save_or_fail  # type: ignore[method-assign]
 
     def on_train_batch_start(self, trainer: L.Trainer, learner: Any, batch: Any, batch_idx: int) -> None:
         if learner.iteration == 2 and trainer.global_rank == 1:
             os.kill(os.getpid(), signal.SIGTERM)
-            time.sleep(0.5)  # the first rank is far ahead
+            time.sleep(0.5)  # until the first rank is ahead
 
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
-    made, stop = learner(batch=Batch(prompts=4, samples=4)), GracefulStop()
+    trained, stop = learner(batch=Batch(prompts=4, samples=4)), GracefulStop()
     checkpoint = IterationCheckpoint(folder / "checkpoints", every=1, keep=0)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
-        callbacks = (checkpoint, stop, Bad())
-        rows = fit(made, 9, callbacks=callbacks, devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
-    facts = {"iteration": made.iteration, "status": stop.exit_status, "failures": checkpoint.failures}
-    said = [str(w.message) for w in warned if "was not saved" in str(w.message)]
-    (folder / f"rank_{made.global_rank}.json").write_text(json.dumps({**facts, "said": said}))
+        callbacks = (checkpoint, stop, Faults())
+        rows = fit(trained, 9, callbacks=callbacks, devices=2, strategy=DDPStrategy(process_group_backend="gloo"))
+    state = {"iteration": trained.iteration, "status": stop.exit_status, "failures": checkpoint.failures}
+    messages = [str(w.message) for w in warned if "was not saved" in str(w.message)]
+    (folder / f"rank_{trained.global_rank}.json").write_text(json.dumps({**state, "warnings": messages}))

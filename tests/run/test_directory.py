@@ -10,23 +10,23 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.run import RunDir, lock
-from rlmods.run.directory import HANDOVER
+from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.types import UserError
-from tests.run.test_lock import holder
+from tests.run.test_lock import start_owner
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "LOCAL_RANK", "NODE_RANK", "SLURM_PROCID"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv(HANDOVER, "")
+    monkeypatch.setenv(RUN_DIR_VARIABLE, "")
 
 
 def config(run_dir: Path, **changes: Any) -> DictConfig:
-    plain = {"seed": 1, "ratio": {"low": 0.2}, "trainer": {"max_iterations": 5}, "export": "${run_dir}/export", "resume": None}
-    return OmegaConf.create({**plain, "run_dir": str(run_dir), **changes})
+    defaults = {"seed": 1, "ratio": {"low": 0.2}, "trainer": {"max_iterations": 5}, "export": "${run_dir}/export", "resume": None}
+    return OmegaConf.create({**defaults, "run_dir": str(run_dir), **changes})
 
 
 def checkpoint(path: Path, iteration: int) -> Path:
@@ -39,7 +39,7 @@ def files(path: Path) -> dict[str, bytes]:
     return {str(file.relative_to(path)): file.read_bytes() for file in path.rglob("*") if file.is_file()}
 
 
-def test_a_fresh_run_writes_what_identifies_it(tmp_path: Path) -> None:
+def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
     run = RunDir.open(config(tmp_path / "run"))
     assert (run.checkpoint, run.iteration) == (None, -1)
     assert sorted(files(run.path)) == [".lock", "config.yaml", "versions.txt"]
@@ -50,14 +50,14 @@ def test_a_fresh_run_writes_what_identifies_it(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-def test_a_relative_directory_is_made_absolute_for_everyone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_directory_becomes_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = config(Path("runs/a"))
-    assert RunDir.open(given).path == tmp_path / "runs/a"
-    assert given.run_dir == json.loads(os.environ[HANDOVER])["path"] == str(tmp_path / "runs/a")
+    settings = config(Path("runs/a"))
+    assert RunDir.open(settings).path == tmp_path / "runs/a"
+    assert settings.run_dir == json.loads(os.environ[RUN_DIR_VARIABLE])["path"] == str(tmp_path / "runs/a")
 
 
-def test_a_directory_with_a_run_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
+def test_directory_with_a_run_is_rejected_and_unchanged(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     before = files(tmp_path)
     with pytest.raises(UserError, match=r"already holds a run: continue it with resume=auto or choose another run_dir=\.\.\.$"):
@@ -65,7 +65,7 @@ def test_a_directory_with_a_run_is_refused_and_left_as_it_was(tmp_path: Path) ->
     assert files(tmp_path) == before
 
 
-def test_resuming_goes_on_and_overwrites_nothing(tmp_path: Path) -> None:
+def test_resuming_overwrites_nothing(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     before = files(tmp_path)
     newest = checkpoint(tmp_path / "checkpoints/iteration_000004.ckpt", 4)
@@ -76,57 +76,57 @@ def test_resuming_goes_on_and_overwrites_nothing(tmp_path: Path) -> None:
     assert {"config.resumed_000004.yaml", "versions.resumed_000004.txt"} < after.keys()
 
 
-def test_auto_without_a_checkpoint_starts_over(tmp_path: Path) -> None:
+def test_auto_without_a_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
 
 
-def test_changed_settings_are_another_run(tmp_path: Path) -> None:
+def test_changed_settings_are_rejected(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     changed = config(tmp_path, resume="auto", ratio={"low": 0.3, "high": 1}, trainer={}, logger={"csv": 1})
-    with pytest.raises(UserError, match=r"began with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): ") as error:
+    with pytest.raises(UserError, match=r"was started with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): ") as error:
         RunDir.open(changed)
     assert "\n" not in str(error.value)
 
 
-def test_a_run_may_branch_off_another(tmp_path: Path) -> None:
+def test_run_may_start_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path / "a"))
     start = checkpoint(tmp_path / "a/checkpoints/iteration_000002.ckpt", 2)
     run = RunDir.open(config(tmp_path / "b", resume=str(start)))
     assert (run.checkpoint, run.iteration) == (start, 2)
-    with pytest.raises(UserError, match="began with seed=1"):
+    with pytest.raises(UserError, match="was started with seed=1"):
         RunDir.open(config(tmp_path / "c", resume=str(start), seed=2))
     assert not (tmp_path / "c").exists()
 
 
-def test_resuming_never_mixes_runs_or_discards_newer_checkpoints(tmp_path: Path) -> None:
+def test_resuming_rejects_another_run_and_an_older_checkpoint(tmp_path: Path) -> None:
     for name in "ab":
         RunDir.open(config(tmp_path / name))
     old, _ = (checkpoint(tmp_path / f"a/checkpoints/iteration_00000{n}.ckpt", n) for n in (2, 3))
-    with pytest.raises(UserError, match="holds another run"):
+    with pytest.raises(UserError, match="holds a run other than"):
         RunDir.open(config(tmp_path / "b", resume=str(old)))
     with pytest.raises(UserError, match=r"iteration_000003.ckpt is newer than"):
         RunDir.open(config(tmp_path / "a", resume=str(old)))
 
 
-@pytest.mark.parametrize("where", ["file", "file/below"])
-def test_an_impossible_directory_is_one_line(tmp_path: Path, where: str) -> None:
+@pytest.mark.parametrize("path", ["file", "file/below"])
+def test_impossible_directory_gives_a_one_line_error(tmp_path: Path, path: str) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"choose another run_dir=\.\.\.$"):
-        RunDir.open(config(tmp_path / where))
+        RunDir.open(config(tmp_path / path))
 
 
-def test_other_ranks_take_the_handed_over_directory_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_use_the_first_ranks_directory_and_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = RunDir.open(config(tmp_path / "12-00-01"))
     monkeypatch.setenv("LOCAL_RANK", "1")
-    given = config(tmp_path / "12-00-02")
-    assert RunDir.open(given) == first
-    assert given.run_dir == str(first.path)
+    settings = config(tmp_path / "12-00-02")
+    assert RunDir.open(settings) == first
+    assert settings.run_dir == str(first.path)
     assert os.listdir(tmp_path) == ["12-00-01"]
 
 
 @pytest.mark.slow
-def test_ranks_of_torchrun_agree(tmp_path: Path) -> None:
+def test_torchrun_ranks_use_one_directory(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text(
         "import os, sys\nfrom omegaconf import OmegaConf\nfrom rlmods.run import RunDir\n"
@@ -141,11 +141,11 @@ def test_ranks_of_torchrun_agree(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 
 
-def test_a_directory_in_use_is_refused_and_left_as_it_was(tmp_path: Path) -> None:
-    """Also where both resume: one wins, and the other has written nothing."""
+def test_directory_in_use_is_rejected_and_unchanged(tmp_path: Path) -> None:
+    """Also if both resume: the second writes nothing."""
     RunDir.open(config(tmp_path))
     lock.release(tmp_path)
-    other, children = holder(tmp_path)
+    other, children = start_owner(tmp_path)
     before = files(tmp_path)
     try:
         with pytest.raises(UserError, match=f"in use by process {other.pid}"):
@@ -159,16 +159,16 @@ def test_a_directory_in_use_is_refused_and_left_as_it_was(tmp_path: Path) -> Non
     assert RunDir.open(config(tmp_path, resume="auto")).path == tmp_path
 
 
-def test_a_refused_directory_is_left_to_others(tmp_path: Path) -> None:
+def test_rejected_directory_is_unlocked(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path))
     lock.release(tmp_path)
-    (tmp_path / lock.NAME).write_text("process 1 on another host\n")
+    (tmp_path / lock.LOCK_FILE).write_text("process 1 on another host\n")
     before = files(tmp_path)
     with pytest.raises(UserError, match="already holds a run"):
         RunDir.open(config(tmp_path))
     assert files(tmp_path) == before
-    other, children = holder(tmp_path)
-    assert len(children) == 2, "it could not hold it"
+    other, children = start_owner(tmp_path)
+    assert len(children) == 2, "it could not lock the directory"
     other.kill()
     for child in children:
         os.kill(child, 9)

@@ -10,7 +10,7 @@ from rlmods.run import atomic_write, dumps, write_summary
 from rlmods.types import UserError
 
 
-def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
+def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file"
     atomic_write(path, "first, long\n")
     with path.open() as reader:
@@ -20,23 +20,23 @@ def test_a_write_replaces_the_whole_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     atomic_write(path, "old")
 
-    def half(self: Path, content: bytes) -> int:
+    def write_half(self: Path, content: bytes) -> int:
         with self.open("wb") as file:
             file.write(content[: len(content) // 2])
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", half)
+    monkeypatch.setattr(Path, "write_bytes", write_half)
     with pytest.raises(UserError, match=r"file: cannot write there \(No space left on device\): make room"):
         atomic_write(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_json_is_what_every_parser_reads() -> None:
+def test_dumps_writes_standard_json() -> None:
     tensors = {"tensor": torch.tensor([1.0, math.nan]), "one": torch.tensor(2)}
     value = {"nan": math.nan, "inf": -math.inf, **tensors, 3: (None, True, "é"), "path": Path("x")}
     expected = {"nan": None, "inf": None, "tensor": [1.0, None], "one": 2, "3": [None, True, "é"], "path": "x"}
@@ -52,16 +52,16 @@ def summary(path: Path, **changes: Any) -> None:
     write_summary(path, **{**fields, **changes})
 
 
-def test_the_summary_has_the_documented_keys(tmp_path: Path) -> None:
+def test_summary_has_the_documented_keys(tmp_path: Path) -> None:
     summary(tmp_path / "summary.json", exit="failed: out of memory")
-    read = json.loads((tmp_path / "summary.json").read_text())
-    assert list(read) == ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
-    assert read["val/accuracy"] == {"first": 0.1, "best": None, "last": None}
-    assert read["exit"] == "failed: out of memory"
+    content = json.loads((tmp_path / "summary.json").read_text())
+    assert list(content) == ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
+    assert content["val/accuracy"] == {"first": 0.1, "best": None, "last": None}
+    assert content["exit"] == "failed: out of memory"
 
 
 @pytest.mark.parametrize("changes", [{"exit": "done"}, {"accuracy": {"first": 0.0}}])
-def test_the_summary_refuses_other_forms(tmp_path: Path, changes: dict[str, Any]) -> None:
+def test_invalid_summary_is_rejected(tmp_path: Path, changes: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"accuracy has|exit is"):
         summary(tmp_path / "summary.json", **changes)
     assert not (tmp_path / "summary.json").exists()

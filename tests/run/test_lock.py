@@ -13,12 +13,12 @@ import pytest
 from rlmods.run import lock
 from rlmods.types import UserError
 
-HOLDER = """
+OWNER_SCRIPT = """
 import os, subprocess, sys
 from pathlib import Path
 from rlmods.run import lock
-lock.hold(Path(sys.argv[1]))
-lock.sign(Path(sys.argv[1]))
+lock.acquire(Path(sys.argv[1]))
+lock.write_owner(Path(sys.argv[1]))
 program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 fork = os.fork()
 if fork == 0:
@@ -30,28 +30,28 @@ sys.stdin.read()
 """
 
 
-def holder(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    """Another process that holds `folder` and has children of both kinds: a program, and a fork."""
+def start_owner(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start another process that locks `folder`; return it and the ids of its children, a program and a fork."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", HOLDER, str(folder)], **pipes)
+    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", OWNER_SCRIPT, str(folder)], **pipes)
     assert process.stdout is not None
     return process, [int(pid) for pid in process.stdout.readline().split()]
 
 
-class TestHold:
-    def test_another_process_is_named_and_its_death_frees(self, tmp_path: Path) -> None:
-        other, children = holder(tmp_path)
+class TestAcquire:
+    def test_error_names_the_owner_and_the_lock_ends_with_its_process(self, tmp_path: Path) -> None:
+        other, children = start_owner(tmp_path)
         try:
-            before = (tmp_path / lock.NAME).read_bytes()
+            before = (tmp_path / lock.LOCK_FILE).read_bytes()
             owner = rf"run_dir={tmp_path} is in use by process {other.pid} on {socket.gethostname()}: type another run_dir=\.\.\."
             with pytest.raises(UserError, match=owner) as error:
-                lock.hold(tmp_path)
+                lock.acquire(tmp_path)
             assert "\n" not in str(error.value)
-            assert (tmp_path / lock.NAME).read_bytes() == before
+            assert (tmp_path / lock.LOCK_FILE).read_bytes() == before
             other.kill()
             other.wait()
-            assert all(Path(f"/proc/{child}").exists() for child in children), "what it started lives on"
-            assert lock.hold(tmp_path)
+            assert all(Path(f"/proc/{child}").exists() for child in children), "its children are still running"
+            assert lock.acquire(tmp_path)
             lock.release(tmp_path)
         finally:
             other.kill()
@@ -59,20 +59,20 @@ class TestHold:
                 os.kill(child, signal.SIGKILL)
             other.communicate()
 
-    def test_once_for_all_of_this_process(self, tmp_path: Path) -> None:
-        assert lock.hold(tmp_path)
-        assert not lock.hold(tmp_path / "." / "../" / tmp_path.name)
-        lock.sign(tmp_path)
-        assert (tmp_path / lock.NAME).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
+    def test_is_acquired_once_per_process(self, tmp_path: Path) -> None:
+        assert lock.acquire(tmp_path)
+        assert not lock.acquire(tmp_path / "." / "../" / tmp_path.name)
+        lock.write_owner(tmp_path)
+        assert (tmp_path / lock.LOCK_FILE).read_text() == f"process {os.getpid()} on {socket.gethostname()}\n"
         lock.release(tmp_path)
-        assert lock.hold(tmp_path)
+        assert lock.acquire(tmp_path)
         lock.release(tmp_path)
 
-    def test_a_file_system_without_locks_is_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_file_system_without_locks_gives_a_warning(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def unsupported(*_: Any) -> None:
             raise OSError(errno.ENOLCK, "No locks available")
 
         monkeypatch.setattr(fcntl, "flock", unsupported)
-        with pytest.warns(UserWarning, match="knows no locks"):
-            assert lock.hold(tmp_path)
+        with pytest.warns(UserWarning, match="has no locks"):
+            assert lock.acquire(tmp_path)
         lock.release(tmp_path)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from rlmods.run import find_resume
-from rlmods.run.integrity import seal, write_manifest
+from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.types import UserError
 
 
@@ -14,12 +14,12 @@ def checkpoint(path: Path, iteration: int) -> Path:
     return path
 
 
-def test_nothing_asked_for(tmp_path: Path) -> None:
+def test_none_does_not_resume(tmp_path: Path) -> None:
     checkpoint(tmp_path / "checkpoints/iteration_000001.ckpt", 1)
     assert find_resume(tmp_path, None) is None
 
 
-def test_auto_takes_the_newest_by_number(tmp_path: Path) -> None:
+def test_auto_takes_the_newest_by_iteration(tmp_path: Path) -> None:
     assert find_resume(tmp_path, "auto") is None
     folder = tmp_path / "checkpoints"
     newest = checkpoint(folder / "iteration_1000000.ckpt", 1000000)  # sorts before 999999 as text
@@ -29,30 +29,30 @@ def test_auto_takes_the_newest_by_number(tmp_path: Path) -> None:
     assert find_resume(tmp_path, "auto") == newest
 
 
-def test_auto_passes_over_what_a_full_disk_cut_off(tmp_path: Path) -> None:
+def test_auto_skips_damaged_checkpoints(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints"
-    good, cut = (checkpoint(folder / f"iteration_00000{n}.ckpt", n) for n in (1, 2))
-    cut.write_bytes(cut.read_bytes()[:200])
-    with pytest.warns(UserWarning, match=rf"{cut}: cannot be read .*: goes on from iteration 1, what came after is repeated"):
-        assert find_resume(tmp_path, "auto") == good
-    good.write_bytes(b"")
+    intact, damaged = (checkpoint(folder / f"iteration_00000{n}.ckpt", n) for n in (1, 2))
+    damaged.write_bytes(damaged.read_bytes()[:200])
+    with pytest.warns(UserWarning, match=rf"{damaged}: cannot be read .*: resuming from iteration 1, later iterations are repeated"):
+        assert find_resume(tmp_path, "auto") == intact
+    intact.write_bytes(b"")
     with pytest.raises(UserError, match="none of its 2 checkpoints can be read"):
         find_resume(tmp_path, "auto")
 
 
-def test_a_path_is_a_checkpoint_a_folder_of_them_or_a_run(tmp_path: Path) -> None:
+def test_path_may_be_a_checkpoint_its_folder_or_a_run(tmp_path: Path) -> None:
     path = checkpoint(tmp_path / "checkpoints/iteration_000003.ckpt", 3)
-    assert {find_resume(Path("elsewhere"), str(given)) for given in (path, path.parent, tmp_path)} == {path}
+    assert {find_resume(Path("elsewhere"), str(source)) for source in (path, path.parent, tmp_path)} == {path}
 
 
-def test_a_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
+def test_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints/iteration_000003.ckpt"
     checkpoint(folder / "meta.pt", 3)
-    write_manifest(folder, [seal(folder)])
+    write_manifest(folder, [compute_checksums(folder)])
     assert find_resume(tmp_path, "auto") == find_resume(tmp_path, str(folder)) == folder
 
 
-def test_a_bad_path_is_one_line(tmp_path: Path) -> None:
+def test_invalid_path_gives_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "text.ckpt").write_text("hello")
     (tmp_path / "empty").mkdir()
     torch.save({"weight": torch.zeros(2)}, tmp_path / "weights.ckpt")
@@ -62,8 +62,8 @@ def test_a_bad_path_is_one_line(tmp_path: Path) -> None:
         "weights.ckpt": "not a checkpoint of a training run",
         "empty": r"no iteration_\*.ckpt in this folder",
     }
-    for name, says in cases.items():
-        with pytest.raises(UserError, match=says) as error:
+    for name, message in cases.items():
+        with pytest.raises(UserError, match=message) as error:
             find_resume(tmp_path, str(tmp_path / name))
         assert name in str(error.value)
         assert "\n" not in str(error.value)
