@@ -35,5 +35,5 @@ def test_nothing_scored_nothing_kept() -> None:
 
 
 def test_bad_fields_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="k must"):
+    with pytest.raises(ValueError, match="k=0: must be at least 1"):
         BestOf(k=0)
