@@ -39,7 +39,7 @@ def test_solves_digit_by_digit(question, expected):
 @given(number=st.integers(-99_999, 99_999))
 def test_place_values_add_up_to_the_number(number):
     assert sum(place_values(number)) == number
-    assert [abs(x) // 10**exponent for place, x in enumerate(place_values(number))] == [int(digit) for digit in str(abs(number))[::-1]]
+    assert [abs(x) // 10**exponent for exponent, x in enumerate(place_values(number))] == [int(digit) for digit in str(abs(number))[::-1]]
 
 
 @given(question=QUESTIONS)
