@@ -13,12 +13,12 @@ from rlmods.types import Credit
 
 @dataclass(frozen=True)
 class Accept:
-    """A_i = 1 if R_i >= threshold else 0, the same on every token of a response: what passes is imitated, what fails is not unlearned.
+    """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response. Rejected responses get no gradient.
 
-    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted answers."""
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted responses."""
 
     threshold: float = 0.5
-    """Total reward from which a response is accepted."""
+    """Lowest total reward that is accepted."""
 
     def __call__(
         self,

@@ -14,9 +14,10 @@ from rlmods.types import Credit
 
 @dataclass(frozen=True)
 class GroupMean:
-    """A_i = R_i - mean(R) over the responses to one prompt, the same on every token of a response.
+    """Group-mean baseline: A_i = R_i - mean(R) over the responses to one prompt, on every token of the response.
 
-    Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would weigh very easy and very hard prompts up."""
+    Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would give very easy and very hard prompts more
+    weight."""
 
     needs_group: ClassVar[bool] = True
 

@@ -14,9 +14,9 @@ from rlmods.types import Credit
 
 @dataclass(frozen=True)
 class RLOO:
-    """A_i = R_i - mean(R_j, j != i) = G / (G - 1) * (R_i - mean(R)) over the G responses to one prompt.
+    """Leave-one-out baseline: A_i = R_i - mean(R_j, j != i) = G / (G - 1) * (R_i - mean(R)) over the G responses to one prompt.
 
-    Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i leaves the gradient unbiased."""
+    Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i keeps the gradient unbiased."""
 
     needs_group: ClassVar[bool] = True
 
