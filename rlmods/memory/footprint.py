@@ -3,9 +3,9 @@
 Symbols: T tokens of a microbatch, R of them in responses; s tokens of a row, L layers, h hidden size, a attention heads, q = a x head size,
 k = key-value heads x head size, i width of the feed-forward layer, V vocabulary, b bytes of an element in matrix products.
 
-Activations follow Korthikanti et al. (arXiv:2205.05198, section 4.1), who count the tensors that autograd saves in one layer:
-h (34 + 5 a s / h) bytes a token with LayerNorm, GELU, dropout and 2 bytes an element. `Transformer.layer` is the same count for RMSNorm, a gated feed-forward
-layer, rotary positions and no dropout.
+Activations follow Korthikanti et al. (arXiv:2205.05198, section 4.1), who count the tensors that autograd saves in one layer: a layer with
+LayerNorm, GELU, dropout and 2 bytes an element takes h (34 + 5 a s / h) bytes a token. `Transformer.layer` is the same count for RMSNorm, a
+gated feed-forward layer, rotary positions and no dropout.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     stages["optimizer step"] = {"activations": held["gradients"]}
     if devices.on_cpu:
         held["interpreter and libraries"] = PROCESS
-        stages["checkpoint"] = {"gathered checkpoint": checkpoint}
+        stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}
     return Footprint({stage: held | parts for stage, parts in stages.items()}, {} if devices.on_cpu else host, micro)
 
 

@@ -97,7 +97,7 @@ def build_networks(plan: Plan) -> Networks:
             return Networks({"reward_model": ScalarModel.from_policy(policy)}, None, [])
         critic = parts["critic"](policy) if "critic" in parts else None
         readers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
-        reward_models = [network for reader in readers for network in getattr(reader, "networks", ())]
+        reward_models: list[nn.Module] = [ScalarModel.load(source) for reader in readers for source in getattr(reader, "sources", ())]
     needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
     return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), policy if needs_reference else None, reward_models)
 
