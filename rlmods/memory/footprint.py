@@ -75,8 +75,8 @@ class Transformer:
     checkpointing: bool = False
 
     @classmethod
-    def of(cls, network: nn.Module, devices: Devices, *, checkpointing: bool = False) -> Transformer | None:
-        """Sizes from the network's Hugging Face configuration; None for a value head."""
+    def of(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
+        """Sizes from the network's Hugging Face configuration and the group `policy`; None for a value head."""
         if (model := next((m for m in network.modules() if isinstance(m, PreTrainedModel)), None)) is None:
             return None
         config: Any = model.config.get_text_config()
@@ -94,10 +94,10 @@ class Transformer:
             config.num_hidden_layers, hidden, heads, heads * size, (value["num_key_value_heads"] or heads) * size, inner,
             config.vocab_size if isinstance(network, Policy) else 0, experts,
             qk_norm=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-            eager=config._attn_implementation == "eager",
+            eager=settings.get("attention") == "eager",
             itemsize=2 if devices.autocast else weight,
             autocast=devices.autocast and weight == 4,
-            checkpointing=checkpointing,
+            checkpointing=bool(settings.get("gradient_checkpointing", False)),
         )  # fmt: skip
 
     def layer(self, length: int) -> int:
@@ -174,14 +174,13 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     if devices.offload:
         host["checkpoint"] += sum(held[part] for part in SHARDED)
         held |= dict.fromkeys(SHARDED, 0)
-    checkpointing = bool(plan.config.policy.get("gradient_checkpointing", False))
     gathered, unreduced, casts, transformers = [0], [0], 0, list[Transformer]()
     for network in trained:
         itemsize = devices.gathered_itemsize or next(network.parameters()).itemsize
         (outside, block), gradients = _outside_and_block(network), _outside_and_block(network, trained=True)
         gathered.append(itemsize * (outside + 2 * block) * devices.fsdp)
         unreduced.append((itemsize * sum(gradients) + 4 * max(gradients)) * devices.fsdp)
-        if (sizes := Transformer.of(network, devices, checkpointing=checkpointing)) is not None:
+        if (sizes := Transformer.of(network, devices, plan.config.policy)) is not None:
             transformers.append(sizes)
             casts += sizes.autocast * (2 * (outside + block) if sizes.checkpointing else num_bytes(network, itemsize=2))
     stages: dict[str, dict[str, int]] = {}
