@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import masked_sum, spread
+from rlmods.ops import masked_sum, broadcast_to_tokens
 from rlmods.types import Credit
 
 
@@ -27,4 +27,4 @@ class Accept:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        return Credit(spread((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))
+        return Credit(broadcast_to_tokens((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))

@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import across_ranks, masked_sum, spread
+from rlmods.ops import sum_over_ranks, masked_sum, broadcast_to_tokens
 from rlmods.types import Credit, check_bounds
 
 
@@ -37,13 +37,13 @@ class EMA:
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
         score = masked_sum(rewards, mask)
-        total, count = across_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
+        total, count = sum_over_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
         if count == 0:
             return Credit(torch.zeros_like(rewards))
         mean = total / count
         baseline = mean if self._mean is None else self._mean
         self._mean = self.decay * baseline + (1 - self.decay) * mean
-        return Credit(spread(score - baseline, mask))
+        return Credit(broadcast_to_tokens(score - baseline, mask))
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Do nothing: `__call__` updates the baseline."""

@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, spread
+from rlmods.ops import center_by_group, broadcast_to_tokens
 from rlmods.types import Credit
 
 
@@ -28,5 +28,5 @@ class GroupMean:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        centred, _ = deviation(rewards, mask, group)
-        return Credit(spread(centred, mask))
+        centred, _ = center_by_group(rewards, mask, group)
+        return Credit(broadcast_to_tokens(centred, mask))

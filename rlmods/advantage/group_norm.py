@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, group_reduce, spread
+from rlmods.ops import center_by_group, group_reduce, broadcast_to_tokens
 from rlmods.types import Credit, check_bounds
 
 
@@ -35,6 +35,6 @@ class GroupNorm:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        centred, count = deviation(rewards, mask, group)
+        centred, count = center_by_group(rewards, mask, group)
         variance = group_reduce(centred.square(), group, "sum") / (count - int(self.unbiased)).clamp(min=1)
-        return Credit(spread(centred / (variance.sqrt() + self.eps), mask))
+        return Credit(broadcast_to_tokens(centred / (variance.sqrt() + self.eps), mask))

@@ -8,7 +8,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, masked_sum, rewards_to_go, spread, whiten
+from rlmods.ops import center_by_group, masked_sum, rewards_to_go, broadcast_to_tokens, whiten
 from rlmods.types import Credit, check_bounds
 
 
@@ -43,7 +43,7 @@ class ReinforcePP:
     ) -> Credit:
         advantages = rewards_to_go(rewards, mask, self.gamma)
         if self.needs_group:
-            centred, _ = deviation(rewards, mask, group)
+            centred, _ = center_by_group(rewards, mask, group)
             # (G_t - R) + (R - b) instead of G_t - b: despite rounding, each term is exactly 0 where it should be.
-            advantages = advantages - spread(masked_sum(rewards, mask), mask) + spread(centred, mask)
+            advantages = advantages - broadcast_to_tokens(masked_sum(rewards, mask), mask) + broadcast_to_tokens(centred, mask)
         return Credit(whiten(advantages, mask))

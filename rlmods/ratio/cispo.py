@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.ops import importance
+from rlmods.ops import importance_ratio
 from rlmods.types import Surrogate, check_bounds
 
 
@@ -29,7 +29,7 @@ class CISPO:
         check_bounds(self, "ratio", {name: (bound is None or bound >= 0, "at least 0 or null") for name, bound in bounds.items()})
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
-        ratio, advantages = importance(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
+        ratio, advantages = importance_ratio(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
         lower, upper = 0.0 if self.low is None else 1 - self.low, torch.inf if self.high is None else 1 + self.high
         weight = ratio.clamp(lower, upper)
         return Surrogate(weight * advantages * torch.where(mask, log_ratio, 0.0), (weight != ratio) & (advantages != 0))

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.ops import importance, masked_mean
+from rlmods.ops import importance_ratio, masked_mean
 from rlmods.types import Surrogate, check_bounds
 
 Level = Literal["token", "sequence", "sequence_token"]
@@ -51,8 +51,8 @@ class Clipped:
     def ratio(self, log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
         """r at `level`; 1 in masked slots."""
         if self.level == "token":
-            return importance(log_ratio, mask)
-        sequence = importance(masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio), mask)
+            return importance_ratio(log_ratio, mask)
+        sequence = importance_ratio(masked_mean(log_ratio, mask)[:, None].expand_as(log_ratio), mask)
         if self.level == "sequence":
             return sequence
         token = torch.where(mask, log_ratio, 0.0)

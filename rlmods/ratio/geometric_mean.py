@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.ops import importance, masked_mean
+from rlmods.ops import importance_ratio, masked_mean
 from rlmods.types import Surrogate, check_bounds
 
 
@@ -34,5 +34,5 @@ class GeometricMean:
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
         d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
         clipped = torch.where(advantages > 0, d.clamp(max=self.high), torch.where(advantages < 0, d.clamp(min=-self.low), d))
-        ratio = importance(masked_mean(clipped, mask)[:, None].expand_as(d), mask)
+        ratio = importance_ratio(masked_mean(clipped, mask)[:, None].expand_as(d), mask)
         return Surrogate(ratio * advantages, clipped != d)
