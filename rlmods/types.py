@@ -35,15 +35,6 @@ def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]
             raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
 
 
-def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]) -> None:
-    """Check the fields of a configuration group's part. A rule is, by field: whether the value is valid, and the valid values in words.
-
-    Raises: ValueError("group.field=value: must be WORDS") for the first field that is not valid."""
-    for name, (valid, words) in rules.items():
-        if not valid:
-            raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
-
-
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt of the data set."""

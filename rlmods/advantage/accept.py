@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import masked_sum, broadcast_to_tokens
+from rlmods.ops import broadcast_to_tokens, masked_sum
 from rlmods.types import Credit
 
 

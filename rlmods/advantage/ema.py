@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import sum_over_ranks, masked_sum, broadcast_to_tokens
+from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
 from rlmods.types import Credit, check_bounds
 
 

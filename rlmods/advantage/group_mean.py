@@ -8,7 +8,7 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import center_by_group, broadcast_to_tokens
+from rlmods.ops import broadcast_to_tokens, center_by_group
 from rlmods.types import Credit
 
 

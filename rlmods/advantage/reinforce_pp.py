@@ -8,7 +8,7 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import center_by_group, masked_sum, rewards_to_go, broadcast_to_tokens, whiten
+from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
 from rlmods.types import Credit, check_bounds
 
 
