@@ -99,11 +99,20 @@ def sha256(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
+def content(path: Path) -> bytes:
+    """Content of a file. The metadata of a safetensors file is in random order: its header is sorted."""
+    data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return data
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.dumps(json.loads(data[8:end]), sort_keys=True).encode() + data[end:]
+
+
 def files(folder: Path, tree: Path) -> list[bytes]:
     """Names and contents of all files in a folder, in order of their names. The path of the checkout is replaced by a constant."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     prefix = str(tree).encode()
-    return [part for path in paths for part in (str(path.relative_to(folder)).encode(), path.read_bytes().replace(prefix, b"CHECKOUT"))]
+    return [part for path in paths for part in (str(path.relative_to(folder)).encode(), content(path).replace(prefix, b"CHECKOUT"))]
 
 
 def untimed(path: Path) -> list[dict[str, object]]:
