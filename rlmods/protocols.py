@@ -6,15 +6,12 @@ Any part may also be a `Controller`: one that changes while training, and is sav
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
-
-if TYPE_CHECKING:
-    from rlmods.policy.base import Policy
 
 
 @runtime_checkable
@@ -76,7 +73,7 @@ class Rollout(Protocol):
         """`samples` responses to each prompt, prompt-major."""
         ...
 
-    def sync(self, policy: Policy, *, iteration: int) -> None:
+    def sync(self, policy: Any, *, iteration: int) -> None:
         """Take over the policy's weights: everything generated afterwards comes from them."""
         ...
 
@@ -86,6 +83,19 @@ class Judge(Protocol):
     """Compares two responses to one prompt: 1.0 the first is better, 0.0 the second, 0.5 a tie, None no verdict."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
+
+
+def compare(judge: Judge, pairs: Sequence[tuple[Prompt, str, str]]) -> list[float | None]:
+    """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
+
+    Raises:
+        ValueError: a verdict outside 0 to 1.
+    """
+    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
+    for verdict in verdicts:
+        if verdict is not None and not 0 <= verdict <= 1:
+            raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")
+    return list(verdicts)
 
 
 @runtime_checkable
