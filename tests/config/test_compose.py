@@ -10,10 +10,12 @@ import pytest
 import torch
 from hydra import compose as hydra
 from hydra import initialize_config_dir
+from hydra.utils import get_class
 from omegaconf import OmegaConf, open_dict
 
 from rlmods.config import compose, plugins
-from rlmods.config.plan import Plan
+from rlmods.config.plan import Plan, check_context
+from rlmods.config.recipe import recipe
 from rlmods.policy import Tiny
 from rlmods.run import name
 from rlmods.types import Prompt, UserError
@@ -68,7 +70,7 @@ class TestEveryOption:
         made = plan(*alone(algo, tmp_path))
         assert made.label == algo
         assert made.choices["algo"] == algo
-        assert {group: made.choices[group] for group in made.algorithm.recipe} == made.algorithm.recipe
+        assert {group: made.choices[group] for group in recipe(algo)} == recipe(algo)
 
     @pytest.mark.parametrize("option", ["router=replay", "router=frozen", "router=two_stage", "router.aux_coefficient=0.01"])
     def test_a_router_needs_a_mixture_of_experts(self, option: str) -> None:
@@ -87,7 +89,7 @@ class TestEveryOption:
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
         learner = plan(*alone(algo, tmp_path), "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
-        assert learner.name == algo
+        assert type(learner) is get_class(plan(*alone(algo, tmp_path)).config.algo._target_)
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
@@ -382,7 +384,7 @@ class TestBeforeAnythingIsWritten:
         ],
     )
     def test_message(self, typed: str, says: str) -> None:
-        target = plan if not typed.startswith("schedule") else lambda t: compose.make(plan(t).config.schedule, "schedule")
+        target = plan if not typed.startswith("schedule") else lambda t: compose.instantiate(plan(t).config.schedule, "schedule")
         with pytest.raises(UserError) as error:
             target(typed)
         assert says in str(error.value)
@@ -398,13 +400,13 @@ class TestFit:
 
     def test_prompt_and_answer_have_to_fit(self) -> None:
         prompts = [Prompt(id="short", text="1"), Prompt(id="long", text="1" * 11)]
-        compose.fit(self.policy(), prompts, 5)
+        check_context(self.policy(), prompts, 5)
         with pytest.raises(UserError, match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens"):
-            compose.fit(self.policy(), prompts, 6)
+            check_context(self.policy(), prompts, 6)
 
     def test_an_empty_prompt(self) -> None:
         with pytest.raises(UserError, match="prompt nothing is empty"):
-            compose.fit(self.policy(), [Prompt(id="nothing", text="")], 1)
+            check_context(self.policy(), [Prompt(id="nothing", text="")], 1)
 
     def test_held_out_prompts_count(self) -> None:
         made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")
