@@ -28,7 +28,7 @@ def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Ten
     return masked_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
-def importance(log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def importance_ratio(log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """Return r = pi / pi_old per token; 1 in masked slots."""
     return torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT).exp()
 
@@ -46,7 +46,7 @@ def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group
     return high - low <= FLAT * torch.maximum(high.abs(), low.abs())
 
 
-def deviation(
+def center_by_group(
     rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"]
 ) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
     """Return R_i - mean(R over the group of i), and the number of scored members of the group.
@@ -59,7 +59,7 @@ def deviation(
     return torch.where(scored & ~constant_group(score, scored, group), centred, 0.0), count
 
 
-def spread(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def broadcast_to_tokens(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """Return a row's value on each of its true slots, 0 elsewhere."""
     return torch.where(mask, x[:, None], 0.0)
 
@@ -75,12 +75,12 @@ def rewards_to_go(rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamm
 
 def whiten(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], eps: float = 1e-8) -> Float[Tensor, "N T"]:
     """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all ranks; 0 elsewhere and for a single slot."""
-    count = across_ranks(mask.sum()).clamp(min=1)
-    centred = torch.where(mask, x - across_ranks(masked_sum(x, mask).sum()) / count, 0.0)
-    return centred * (across_ranks(centred.square().sum()) / count + eps).rsqrt()
+    count = sum_over_ranks(mask.sum()).clamp(min=1)
+    centred = torch.where(mask, x - sum_over_ranks(masked_sum(x, mask).sum()) / count, 0.0)
+    return centred * (sum_over_ranks(centred.square().sum()) / count + eps).rsqrt()
 
 
-def across_ranks(x: Tensor) -> Tensor:
+def sum_over_ranks(x: Tensor) -> Tensor:
     """Return the sum of `x` over all ranks."""
     if dist.is_available() and dist.is_initialized():
         x = x.clone()

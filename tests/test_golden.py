@@ -1,4 +1,4 @@
-"""Numbers of an independent float64 reference, with gradients. They are read where they lie; none is copied here."""
+"""Comparison with values and gradients of an independent float64 reference, read from a file outside of the repository."""
 
 import json
 from pathlib import Path
@@ -39,9 +39,9 @@ RATIOS = {
 }
 
 
-def close(got: Tensor | float, want: Any) -> None:
-    got = torch.as_tensor(got, dtype=torch.float64).detach()
-    torch.testing.assert_close(got, torch.as_tensor(want, dtype=torch.float64), atol=1e-6, rtol=0)
+def close(actual: Tensor | float, expected: Any) -> None:
+    actual = torch.as_tensor(actual, dtype=torch.float64).detach()
+    torch.testing.assert_close(actual, torch.as_tensor(expected, dtype=torch.float64), atol=1e-6, rtol=0)
 
 
 def read(name: str) -> Tensor:
@@ -64,15 +64,15 @@ def totals(mask: Tensor) -> Totals:
 
 
 def outcome_rewards(mask: Tensor) -> Tensor:
-    """The scores on each response's last token."""
+    """Return rewards with each response's score on its last token."""
     last = mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))
     return torch.where(last, read("scores")[:, None], 0)
 
 
 @pytest.mark.parametrize("name", GOLDEN.get("advantages", ()))
 def test_group_advantages(name: str, mask: Tensor, group: Tensor) -> None:
-    got = ADVANTAGES[name](outcome_rewards(mask), mask, group).advantages
-    close(got, torch.where(mask, torch.tensor(GOLDEN["advantages"][name], dtype=torch.float64)[:, None], 0))
+    actual = ADVANTAGES[name](outcome_rewards(mask), mask, group).advantages
+    close(actual, torch.where(mask, torch.tensor(GOLDEN["advantages"][name], dtype=torch.float64)[:, None], 0))
 
 
 @pytest.mark.parametrize("name", GOLDEN.get("gae", ()))
@@ -93,8 +93,8 @@ def test_losses_and_gradients(case: dict[str, Any], mask: Tensor, group: Tensor,
     grad = gradient(loss, new)
     close(grad, case["grad_new_logprobs"])
     if isinstance(ratio, CISPO):
-        # The reference's objective is weight * A * log pi, ours weight * A * log(pi / pi_old): equal in gradient, and its value is the
-        # gradient times log pi, because the weight is a constant.
+        # The reference's objective is weight * A * log pi, ours weight * A * log(pi / pi_old): the gradients are equal. The weight is a
+        # constant, so the reference's value is the gradient times log pi.
         loss = (grad * new).sum()
     close(loss, case["loss"])
 

@@ -6,7 +6,7 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.ops import group_reduce, importance, masked_mean, masked_sum, pack, rewards_to_go, whiten
+from rlmods.ops import group_reduce, importance_ratio, masked_mean, masked_sum, pack, rewards_to_go, whiten
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import dense, to_go
 
@@ -30,7 +30,7 @@ def test_group_reduce_goes_by_id_and_not_by_position() -> None:
 
 def test_importance_is_finite_where_float32_would_overflow() -> None:
     d = torch.tensor([[-200.0, 0.0, 200.0]], requires_grad=True)
-    r = importance(d, torch.ones(1, 3, dtype=torch.bool))
+    r = importance_ratio(d, torch.ones(1, 3, dtype=torch.bool))
     assert r.isfinite().all()
     assert r[0, 1] == 1
     assert torch.autograd.grad(r.sum(), d)[0].isfinite().all()

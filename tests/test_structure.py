@@ -23,8 +23,8 @@ GROUPS = [
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options are settings of other people's classes."""
-SERVICES = {"memory", "report", "rules", "run", "templates"}
-"""Packages whose classes nobody chooses."""
+SERVICES = {"cli", "config", "distributed", "memory", "run", "training"}
+"""Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner"},
     "callbacks": {"JsonlLogger", "Summary"},

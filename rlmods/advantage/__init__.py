@@ -1,4 +1,4 @@
-"""Rewards to credit per token."""
+"""Advantage estimators: rewards to advantages per token."""
 
 from rlmods.advantage.accept import Accept
 from rlmods.advantage.ema import EMA

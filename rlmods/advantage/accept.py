@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import masked_sum, spread
+from rlmods.ops import broadcast_to_tokens, masked_sum
 from rlmods.types import Credit
 
 
 @dataclass(frozen=True)
 class Accept:
-    """A_i = 1 if R_i >= threshold else 0, the same on every token of a response: what passes is imitated, what fails is not unlearned.
+    """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response. Rejected responses get no gradient.
 
-    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted answers."""
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted responses."""
 
     threshold: float = 0.5
-    """Total reward from which a response is accepted."""
+    """Lowest total reward that is accepted."""
 
     def __call__(
         self,
@@ -27,4 +27,4 @@ class Accept:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        return Credit(spread((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))
+        return Credit(broadcast_to_tokens((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))

@@ -10,25 +10,24 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import across_ranks, masked_sum, spread
-from rlmods.types import Credit
+from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
+from rlmods.types import Credit, check_bounds
 
 
 @dataclass
 class EMA:
-    """A_i = R_i - b, the same on every token of a response; then b <- decay b + (1 - decay) mean(R) over the scored rows of all ranks.
+    """Running-mean baseline: A_i = R_i - b on every token of the response; then b <- decay b + (1 - decay) mean(R) over the scored rows of
+    all ranks.
 
-    REINFORCE with a baseline, Williams 1992 (doi:10.1007/BF00992696). b is the mean before the call: it does not contain R_i,
-    which leaves the gradient unbiased. The very first call has none yet and uses the mean of its own rows. b is saved and restored with
-    the run."""
+    REINFORCE with a baseline, Williams 1992 (doi:10.1007/BF00992696). b is updated after use, so it does not contain R_i and the gradient
+    stays unbiased; only the first call uses the mean of its own rows. b is saved in checkpoints."""
 
     decay: float = 0.9
-    """Share of b that a call leaves; 0 to below 1. b is a mean over about 1 / (1 - decay) calls."""
+    """Decay of b per call, 0 to below 1: b averages about 1 / (1 - decay) calls."""
     _mean: float | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.decay < 1:
-            raise ValueError(f"EMA: decay must be at least 0 and below 1, got {self.decay}")
+        check_bounds(self, "advantage", {"decay": (0 <= self.decay < 1, "at least 0 and below 1")})
 
     def __call__(
         self,
@@ -38,16 +37,16 @@ class EMA:
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
         score = masked_sum(rewards, mask)
-        total, count = across_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
+        total, count = sum_over_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
         if count == 0:
             return Credit(torch.zeros_like(rewards))
         mean = total / count
         baseline = mean if self._mean is None else self._mean
         self._mean = self.decay * baseline + (1 - self.decay) * mean
-        return Credit(spread(score - baseline, mask))
+        return Credit(broadcast_to_tokens(score - baseline, mask))
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
-        """Nothing: the rewards themselves move the baseline."""
+        """Do nothing: `__call__` updates the baseline."""
 
     def state_dict(self) -> dict[str, Any]:
         return {"mean": self._mean}

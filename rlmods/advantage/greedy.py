@@ -15,10 +15,10 @@ from rlmods.types import Credit
 
 @dataclass(frozen=True)
 class Greedy:
-    """A_t = G_t - b,  G_t = r_t + r_{t+1} + ...,  b the reward of the greedy answer to the same prompt.
+    """Greedy baseline: A_t = G_t - b,  G_t = r_t + r_{t+1} + ...,  b the reward of the greedy response to the same prompt.
 
-    ReMax, arXiv:2310.10505. b depends on nothing that was sampled, so the gradient stays unbiased with a single response a
-    prompt. With an outcome reward alone G_t is R on every token; a KL penalty on the tokens before t cannot be undone by token t."""
+    ReMax, arXiv:2310.10505. b does not depend on the sampled responses, so the gradient is unbiased with one response per prompt. With an
+    outcome reward only, G_t is R on every token; KL penalties on tokens before t are left out of G_t, as token t cannot affect them."""
 
     needs_greedy: ClassVar[bool] = True
 
@@ -30,5 +30,5 @@ class Greedy:
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
         if values is None:
-            raise ValueError("Greedy: values are missing; it needs the reward of a greedy answer to each prompt")
+            raise ValueError("Greedy needs values: the reward of the greedy response to each prompt")
         return Credit(rewards_to_go(rewards, mask) - torch.where(mask, values, 0.0))

@@ -8,15 +8,16 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, spread
+from rlmods.ops import broadcast_to_tokens, center_by_group
 from rlmods.types import Credit
 
 
 @dataclass(frozen=True)
 class GroupMean:
-    """A_i = R_i - mean(R) over the responses to one prompt, the same on every token of a response.
+    """Group-mean baseline: A_i = R_i - mean(R) over the responses to one prompt, on every token of the response.
 
-    Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would weigh very easy and very hard prompts up."""
+    Dr. GRPO, arXiv:2503.20783, section 3.2: dividing by the group's standard deviation would give very easy and very hard prompts more
+    weight."""
 
     needs_group: ClassVar[bool] = True
 
@@ -27,5 +28,5 @@ class GroupMean:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        centred, _ = deviation(rewards, mask, group)
-        return Credit(spread(centred, mask))
+        centred, _ = center_by_group(rewards, mask, group)
+        return Credit(broadcast_to_tokens(centred, mask))

@@ -8,15 +8,15 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, group_reduce, spread
-from rlmods.types import Credit
+from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce
+from rlmods.types import Credit, check_bounds
 
 
 @dataclass(frozen=True)
 class GroupNorm:
-    """A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt, the same on every token of a response.
+    """Group normalisation: A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt, on every token of the response.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Equal rewards give exactly 0, and so does a response without company."""
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of one, get exactly 0."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
@@ -26,8 +26,7 @@ class GroupNorm:
     needs_group: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise ValueError(f"GroupNorm: eps must be above 0, got {self.eps}")
+        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
     def __call__(
         self,
@@ -36,6 +35,6 @@ class GroupNorm:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        centred, count = deviation(rewards, mask, group)
+        centred, count = center_by_group(rewards, mask, group)
         variance = group_reduce(centred.square(), group, "sum") / (count - int(self.unbiased)).clamp(min=1)
-        return Credit(spread(centred / (variance.sqrt() + self.eps), mask))
+        return Credit(broadcast_to_tokens(centred / (variance.sqrt() + self.eps), mask))

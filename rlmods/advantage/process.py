@@ -11,27 +11,27 @@ from torch import Tensor
 
 from rlmods.advantage.group_norm import GroupNorm
 from rlmods.ops import rewards_to_go
-from rlmods.types import Credit
+from rlmods.types import Credit, check_bounds
 
 
 @dataclass(frozen=True)
 class Process:
-    """A_t = sum of (r_s - mean) / (std + eps) over the steps that end at t or later, mean and std over all steps of the prompt's responses.
+    """Process supervision: A_t = sum of (r_s - mean) / (std + eps) over the steps s that end at t or later, mean and std over all steps of
+    the responses to one prompt.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3. Only rewards on the last token of a step count: a KL penalty on every token has
-    to be a loss. Equal step rewards give exactly 0, and so does a response without a step, or what follows its last one."""
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3. Only rewards on the last token of a step count, so a KL penalty must be in the
+    loss (kl.where=loss). Equal step rewards, responses without steps and tokens after the last step get exactly 0."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
-    """Divide the squared deviations by the number of steps - 1 instead of it."""
+    """Divide the squared deviations by the number of steps minus 1 instead of the number of steps."""
 
     needs_group: ClassVar[bool] = True
     needs_steps: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.eps > 0:
-            raise ValueError(f"Process: eps must be above 0, got {self.eps}")
+        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
     def __call__(
         self,
@@ -42,10 +42,11 @@ class Process:
         steps: Bool[Tensor, "N T"] | None = None,
     ) -> Credit:
         if steps is None:
-            raise ValueError("Process: steps are missing; it needs a reward by step")
-        ends = mask & steps
+            raise ValueError("Process needs steps: a reward that scores each step of a response")
+        step_ends = mask & steps
         # Each step is normalised as if it were a response of one token.
-        scores, owner = rewards[ends][:, None], group[:, None].expand_as(mask)[ends]
+        scores, step_group = rewards[step_ends][:, None], group[:, None].expand_as(mask)[step_ends]
         normalised = torch.zeros_like(rewards)
-        normalised[ends] = GroupNorm(self.eps, self.unbiased)(scores, torch.ones_like(scores, dtype=torch.bool), owner).advantages[:, 0]
+        all_true = torch.ones_like(scores, dtype=torch.bool)
+        normalised[step_ends] = GroupNorm(self.eps, self.unbiased)(scores, all_true, step_group).advantages[:, 0]
         return Credit(rewards_to_go(normalised, mask))

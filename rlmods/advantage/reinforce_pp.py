@@ -8,18 +8,18 @@ from typing import Literal
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, masked_sum, rewards_to_go, spread, whiten
-from rlmods.types import Credit
+from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
+from rlmods.types import Credit, check_bounds
 
 
 @dataclass(frozen=True)
 class ReinforcePP:
-    """A_t = whiten(G_t - b),  G_t = r_t + gamma G_{t+1}: mean 0 and variance 1 over the tokens of all responses on all ranks.
+    """Globally whitened returns: A_t = whiten(G_t - b),  G_t = r_t + gamma G_{t+1}, mean 0 and variance 1 over the tokens of all ranks.
 
-    REINFORCE++, arXiv:2501.03262. r holds the outcome on the last token and -beta k1 on every one (kl.where=reward), so that G_t is the
-    outcome less the penalty still to come. Dividing by the deviation of the whole batch, and not by each prompt's own, keeps it from being
-    correlated with the prompt's few rewards. With b, a prompt whose rewards are equal has G_t - b = 0, which whitening then moves by
-    the mean over all tokens: by 0 where all responses are equally long."""
+    REINFORCE++, arXiv:2501.03262. r is the outcome on the last token plus -beta k1 on every token (kl.where=reward), so G_t is the outcome
+    minus the penalty from t on. The divisor is the standard deviation of the whole batch and not of one prompt, whose few rewards it would
+    be correlated with. With baseline=group, a prompt whose rewards are all equal has G_t - b = 0 before whitening, which then shifts it by
+    the mean over all tokens (0 if all responses have the same length)."""
 
     gamma: float = 1.0
     """Discount per token, 0 to 1."""
@@ -27,10 +27,8 @@ class ReinforcePP:
     """none: b = 0. group: b is the mean of the total rewards R over the responses to one prompt (REINFORCE++ with baseline)."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"ReinforcePP: gamma must be between 0 and 1, got {self.gamma}")
-        if self.baseline not in ("none", "group"):
-            raise ValueError(f"ReinforcePP: baseline must be none or group, got {self.baseline!r}")
+        rules = {"gamma": (0 <= self.gamma <= 1, "between 0 and 1"), "baseline": (self.baseline in ("none", "group"), "none or group")}
+        check_bounds(self, "advantage", rules)
 
     @property
     def needs_group(self) -> bool:
@@ -45,7 +43,7 @@ class ReinforcePP:
     ) -> Credit:
         advantages = rewards_to_go(rewards, mask, self.gamma)
         if self.needs_group:
-            centred, _ = deviation(rewards, mask, group)
-            # (G_t - R) + (R - b) and not G_t - b: both are exactly 0 where they should be.
-            advantages = advantages - spread(masked_sum(rewards, mask), mask) + spread(centred, mask)
+            centred, _ = center_by_group(rewards, mask, group)
+            # (G_t - R) + (R - b) instead of G_t - b: despite rounding, each term is exactly 0 where it should be.
+            advantages = advantages - broadcast_to_tokens(masked_sum(rewards, mask), mask) + broadcast_to_tokens(centred, mask)
         return Credit(whiten(advantages, mask))

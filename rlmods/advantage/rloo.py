@@ -8,15 +8,15 @@ from typing import ClassVar
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import deviation, spread
+from rlmods.ops import broadcast_to_tokens, center_by_group
 from rlmods.types import Credit
 
 
 @dataclass(frozen=True)
 class RLOO:
-    """A_i = R_i - mean(R_j, j != i) = G / (G - 1) * (R_i - mean(R)) over the G responses to one prompt.
+    """Leave-one-out baseline: A_i = R_i - mean(R_j, j != i) = G / (G - 1) * (R_i - mean(R)) over the G responses to one prompt.
 
-    Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i leaves the gradient unbiased."""
+    Ahmadian et al. 2024, arXiv:2402.14740, section 2: a baseline that does not contain R_i keeps the gradient unbiased."""
 
     needs_group: ClassVar[bool] = True
 
@@ -27,5 +27,5 @@ class RLOO:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
-        centred, count = deviation(rewards, mask, group)
-        return Credit(spread(centred * count / (count - 1).clamp(min=1), mask))
+        centred, count = center_by_group(rewards, mask, group)
+        return Credit(broadcast_to_tokens(centred * count / (count - 1).clamp(min=1), mask))

@@ -1,4 +1,4 @@
-"""Per-token losses to one number."""
+"""Aggregation of per-token losses to one scalar."""
 
 from rlmods.aggregation.fixed_length import FixedLength
 from rlmods.aggregation.sequence_mean import SequenceMean

@@ -1,4 +1,4 @@
-"""Every token weighs the same, whatever the other responses' lengths."""
+"""Sum of token losses over a constant response length."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlmods.ops import masked_sum
-from rlmods.types import Totals
+from rlmods.types import Totals, check_bounds
 
 
 @dataclass(frozen=True)
 class FixedLength:
-    """sum(x) / (responses of the optimizer step * length), length a constant. Dr. GRPO, arXiv:2503.20783, section 3.2.
+    """Sum over a constant length: sum(x) / (responses of the optimizer step * length). Dr. GRPO, arXiv:2503.20783, section 3.2.
 
-    A constant, and not the width of the batch: padding must not change the loss."""
+    Every token has the same weight, whatever the response lengths. `length` is a constant and not the batch width, so that padding does not
+    change the loss."""
 
     length: int
-    """Tokens; usually the most that are sampled."""
+    """Number of tokens, usually the maximum response length."""
 
     def __post_init__(self) -> None:
-        if not self.length >= 1:
-            raise ValueError(f"FixedLength: length must be at least 1, got {self.length}")
+        check_bounds(self, "aggregation", {"length": (self.length >= 1, "at least 1")})
 
     def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
         return masked_sum(x, mask).sum() / (totals.sequences * self.length)

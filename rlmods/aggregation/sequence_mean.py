@@ -1,4 +1,4 @@
-"""Every response weighs the same."""
+"""Mean over responses of the mean over tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rlmods.types import Totals
 
 @dataclass(frozen=True)
 class SequenceMean:
-    """sum_i mean_t(x_it) / responses of the optimizer step: a token of a long response weighs less. GRPO, arXiv:2402.03300, equation 3."""
+    """Mean over responses of the token mean: sum_i mean_t(x_it) / responses of the optimizer step. GRPO, arXiv:2402.03300, equation 3.
+
+    Every response has the same weight, so a token of a long response has less."""
 
     def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
         return masked_mean(x, mask).sum() / totals.sequences

@@ -1,4 +1,4 @@
-"""Every token weighs the same."""
+"""Mean over all tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from rlmods.types import Totals
 
 @dataclass(frozen=True)
 class TokenMean:
-    """sum(x) / tokens of the optimizer step: a long response weighs more than a short one. DAPO, arXiv:2503.14476, equation 12."""
+    """Mean over tokens: sum(x) / tokens of the optimizer step. DAPO, arXiv:2503.14476, equation 12.
+
+    Every token has the same weight, so a long response has more than a short one."""
 
     def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
         return masked_sum(x, mask).sum() / totals.tokens

@@ -1,11 +1,11 @@
 """Predict the memory of a run: `python -m rlmods.plan [group=option] [key=value]`, with the overrides of `train.py`.
 
-Loads configurations and tokenizers and no weights. Prints GiB on one device by part and stage; the peak is that of the stage which needs
-most. Then what to turn down first.
+Loads configuration, data and tokenizer, but no weights. Prints GiB on one device by part and stage, the stage with the peak, and the
+overrides that lower it.
 
-    num_gpus=8              devices on all nodes together, where trainer.devices is auto
-    gpu_gib=80              memory of one of them
-    trainer.accelerator=cpu predicts the memory of a process instead, as `perf/peak_memory_mb` has it without a GPU
+    num_gpus=8              number of devices on all nodes, if trainer.devices is auto
+    gpu_gib=80              memory of one device
+    trainer.accelerator=cpu predicts the memory of a process instead (`perf/peak_memory_mb` without a GPU)
 
     python -m rlmods.plan --table
 
@@ -18,27 +18,24 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-import torch
 from omegaconf import open_dict
 
-from rlmods.algo import Learner
+from rlmods.adapter import NoAdapter
 from rlmods.cli.command import command, configuration
 from rlmods.config import compose
 from rlmods.config.plan import Plan
-from rlmods.memory import Devices, Footprint, footprint, persistent, size
-from rlmods.memory.rehearsal import optimizer_step
-from rlmods.memory.workload import workload
-from rlmods.training.metrics import peak_memory_mb
+from rlmods.memory.footprint import SHARDED, Footprint, footprint, persistent
+from rlmods.memory.inputs import Devices, build_networks, num_bytes, optimizer_copies
 from rlmods.types import UserError
 
 USABLE = 0.9
-"""Share of a GPU that tensors can take: the rest are the CUDA context, NCCL's buffers and gaps between blocks."""
+"""Share of a GPU for tensors; the rest is for the CUDA context, NCCL buffers and fragmentation."""
 GIB = 2**30
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the module's docstring says of them."""
+    """Options of this command, described in the module's docstring."""
 
     num_gpus: int = 8
     gpu_gib: float = 80
@@ -52,21 +49,19 @@ class Settings:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a run."""
+    """Memory prediction for one run."""
 
     plan: Plan
-    learner: Learner
     devices: Devices
     settings: Settings
     footprint: Footprint
-    micro_rows: int
-    """Rows of a microbatch."""
 
 
 def predict(overrides: Sequence[str]) -> Prediction:
-    """
+    """Compose the run and predict its memory.
+
     Raises:
-        UserError: a user's mistake.
+        UserError: an invalid override, or a run that would not start.
     """
     config = configuration(overrides, settings=Settings)
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
@@ -74,74 +69,55 @@ def predict(overrides: Sequence[str]) -> Prediction:
         for field in fields(Settings):
             del config[field.name]
     own = tuple(f"{f.name}=" for f in fields(Settings))
-    plan = compose.plan(config, {}, [typed for typed in overrides if not typed.startswith(own)])
+    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own)])
     if config.policy.get("quantization") is not None:
-        raise UserError("policy.quantization: no prediction of quantized weights; type policy.quantization=null, and expect less")
-    devices = Devices.of(config.trainer, settings.num_gpus)
-    if devices.ranks != settings.num_gpus and any(typed.startswith("num_gpus=") for typed in overrides):
+        raise UserError("policy.quantization: quantized weights are not predicted; type policy.quantization=null for an upper bound")
+    devices = Devices.from_config(config.trainer, settings.num_gpus)
+    if devices.ranks != settings.num_gpus and any(override.startswith("num_gpus=") for override in overrides):
         raise UserError(f"num_gpus={settings.num_gpus}, and this trainer has {devices.ranks}: type trainer=fsdp or trainer=ddp")
     plan.batch.check_ranks(devices.ranks, plan.algorithm.rows_per_prompt(plan.batch))
-    with torch.device("meta"):
-        learner = plan.learner()
-    base = int(peak_memory_mb(torch.device("cpu")) * 2**20)
-    rows = workload(plan, learner, devices.ranks).micro.num
-    return Prediction(plan, learner, devices, settings, footprint(plan, learner, devices, base), rows)
+    return Prediction(plan, devices, settings, footprint(plan, build_networks(plan), devices))
 
 
 def report(prediction: Prediction) -> str:
-    """The table, what decides, and what to do about it."""
-    found, devices = prediction.footprint, prediction.devices
-    stages = list(found.device)
-    parts = list(dict.fromkeys(part for stage in stages for part in found.device[stage]))
-    shown = [part for part in parts if max(found.device[stage].get(part, 0) for stage in stages) >= GIB / 200]
-    lines = [[part, *(f"{found.device[stage].get(part, 0) / GIB:.2f}" for stage in stages)] for part in shown]
-    lines.append(["**all**", *(f"**{found.total(stage) / GIB:.2f}**" for stage in stages)])
-    where = "a process" if devices.on_cpu else "a device"
-    said = [_markdown([f"GiB on {where}", *stages], lines), ""]
-    verdict = f"peak: {found.peak / GIB:.2f} GiB ({found.peak / 2**20:.0f} MiB) in {found.decides}"
-    fits = ""
+    """Table of parts and stages, the peak, and overrides that lower it."""
+    memory, devices, gpu_gib = prediction.footprint, prediction.devices, prediction.settings.gpu_gib
+    parts = dict.fromkeys(part for stage in memory.device.values() for part in stage)
+    sizes = {part: [stage.get(part, 0) / GIB for stage in memory.device.values()] for part in parts}
+    lines = [[part, *(f"{x:.2f}" for x in row)] for part, row in sizes.items() if max(row) >= 0.005]
+    lines.append(["**all**", *(f"**{memory.total(stage) / GIB:.2f}**" for stage in memory.device)])
+    text = [_markdown([f"GiB on a {'process' if devices.on_cpu else 'device'}", *memory.device], lines), ""]
+    peak, usable = f"peak: {memory.peak / GIB:.2f} GiB ({memory.peak / 2**20:.0f} MiB) in {memory.peak_stage}", USABLE * gpu_gib
+    fits = not devices.on_cpu and memory.peak <= usable * GIB
     if not devices.on_cpu:
-        room = USABLE * prediction.settings.gpu_gib
-        fits = "fits" if found.peak <= room * GIB else "does not fit"
-        verdict += f"; {fits} {devices.ranks} x {prediction.settings.gpu_gib:g} GiB, of which {room:g} can be used"
-    said.append(verdict)
-    if found.host:
-        most = ", ".join(f"{stage} {size / GIB:.2f}" for stage, size in found.host.items())
-        said.append(f"memory of the machine: GiB of the first rank: {most}; of each other rank: loading {found.host['loading'] / GIB:.2f}")
-    if advice := advise(prediction)[:3]:
-        said.append(f"{'would lower it' if fits == 'fits' else 'turn down first'}: {', then '.join(advice)}")
-    return "\n".join(said)
+        peak += f"; {'fits' if fits else 'does not fit'} {devices.ranks} x {gpu_gib:g} GiB, of which {usable:g} can be used"
+    text.append(peak)
+    if memory.host:
+        text.append("CPU memory: GiB of rank 0: " + ", ".join(f"{stage} {size / GIB:.2f}" for stage, size in memory.host.items()))
+    if overrides := advise(prediction)[:3]:
+        text.append(f"{'would lower it' if fits else 'turn down first'}: {', then '.join(overrides)}")
+    return "\n".join(text)
 
 
 def advise(prediction: Prediction) -> list[str]:
-    """Overrides that lower the peak: those of the stage's largest part first."""
-    plan, devices, found = prediction.plan, prediction.devices, prediction.footprint
-    config, lora = plan.config, bool(prediction.learner.bases)
-    decoded = found.decides in ("sampling", "validation")
-    small_rollouts = (config.rollout.get("batch_size", 1) > 1, f"rollout.batch_size={max(1, config.rollout.get('batch_size', 1) // 2)}")
-    adapter = ("adapter" in plan.algorithm.groups and not lora, "adapter=lora")
-    model = [
-        (not devices.sharded and not devices.on_cpu, "trainer=fsdp"),
-        ((devices.replicas or 1) > 1, "trainer.strategy.replicas=1"),
-        adapter,
-        (devices.sharded and not devices.offload and not devices.on_cpu, "trainer.strategy.offload=true"),
+    """Overrides that lower the peak: those that act on most bytes of its stage first."""
+    plan, devices, memory = prediction.plan, prediction.devices, prediction.footprint
+    stage, batch_size = memory.device[memory.peak_stage], plan.config.rollout.get("batch_size", 1)
+    generates, trainable = "key-value cache" in stage, "adapter" in plan.algorithm.groups and isinstance(plan.adapter, NoAdapter)
+    activations = stage.get("activations", 0)
+    state = sum(stage[part] for part in (*SHARDED, "gradient buckets"))
+    options = [
+        (stage.get("key-value cache", 0) + activations, generates and batch_size > 1, f"rollout.batch_size={batch_size // 2}"),
+        (activations, not generates and memory.microbatch.num > 1, f"batch.token_budget={plan.batch.token_budget // 2}"),
+        (activations, not plan.config.policy.get("gradient_checkpointing", True), "policy.gradient_checkpointing=true"),
+        (state + stage.get("cast weights", 0), not devices.fsdp and not devices.on_cpu, "trainer=fsdp"),
+        (state, devices.shards < devices.ranks and devices.fsdp, "trainer.strategy.replicas=1"),
+        (state, trainable, "adapter=lora"),
+        (state, devices.fsdp and not devices.offload and not devices.on_cpu, "trainer.strategy.offload=true"),
+        (stage.get("gathered weights", 0), not devices.autocast, "trainer.precision=bf16-mixed"),
+        (stage.get("gathered checkpoint", 0), True, "trainer.strategy.sharded_checkpoints=true"),
     ]
-    rows = [
-        (prediction.micro_rows > 1, f"batch.token_budget={plan.batch.token_budget // 2}"),
-        (not config.policy.get("gradient_checkpointing", True), "policy.gradient_checkpointing=true"),
-    ]
-    turns: dict[str, list[tuple[bool, str]]] = {
-        "activations": [small_rollouts] if decoded else rows,
-        "kept by the allocator": rows,
-        "key-value cache": [small_rollouts],
-        "gathered weights": [(devices.gathered is None, "trainer.precision=bf16-mixed")],
-        "reference": [adapter, *model],
-        "gathered optimizer state": [(devices.one_file, "trainer.strategy.sharded_checkpoints=true")],
-        **dict.fromkeys(("weights", "gradients", "optimizer state", "gradient buckets"), model),
-    }
-    parts = found.device[found.decides]
-    largest = sorted(turns, key=lambda part: -parts.get(part, 0))
-    return list(dict.fromkeys(typed for part in largest if parts.get(part, 0) for useful, typed in turns[part] if useful))
+    return [override for size, useful, override in sorted(options, key=lambda option: -option[0]) if useful and size > 0]
 
 
 ALGORITHMS = ("sft", "dpo", "dapo", "grpo", "ppo", "ppo critic=shared", "grpo adapter=lora")
@@ -153,23 +129,19 @@ STRATEGIES = {
     "FSDP, 32 ranks, 4 replicas": "fsdp trainer.devices=32 trainer.strategy.replicas=4",
 }
 LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2", "batch.prompts=32")
-"""A policy whose heads and adapters are as small beside its trunk as those of a large model are."""
+"""A policy whose heads and adapters are small relative to its trunk, as in a large model."""
 
 
 def table() -> str:
-    """Bytes that a rank holds all along, by parameter of the policy."""
+    """Bytes per parameter of the policy that a rank holds in every stage."""
+    trainers = [configuration([f"trainer={name}", *more]).trainer for name, *more in map(str.split, STRATEGIES.values())]
     lines = []
     for algorithm in ALGORITHMS:
         overrides = [*f"algo={algorithm}".split(), *LARGE]
-        with torch.device("meta"):
-            learner = compose.plan(configuration(overrides), {}, overrides).learner()
-        state = optimizer_step(learner, foreach=False)[0].total
-        spread = [
-            Devices.of(configuration([f"trainer={strategy[0]}", *strategy[1:]]).trainer, 8)
-            for strategy in map(str.split, STRATEGIES.values())
-        ]
-        shown = [4 * sum(persistent(learner, devices, state).values()) / size([learner.policy]) for devices in spread]
-        lines.append([f"`algo={algorithm}`", *(f"{x:.1f}" for x in shown)])
+        plan = compose.plan(configuration(overrides), {}, overrides)
+        built, copies = build_networks(plan), optimizer_copies(plan.config.optimizer)
+        per_rank = [sum(persistent(built, Devices.from_config(trainer, 8), copies).values()) for trainer in trainers]
+        lines.append([f"`algo={algorithm}`", *(f"{4 * size / num_bytes(built.trained['policy']):.1f}" for size in per_rank)])
     return _markdown(["bytes per parameter", *STRATEGIES], lines)
 
 

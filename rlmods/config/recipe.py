@@ -35,11 +35,12 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
     settings of the algorithm that change the objective and differ from the recipe.
     """
-    groups = recipe(choices["algo"])
+    algo = choices.get("algo", config.algo.name)
+    groups = recipe(algo)
     if "router" in algorithm.groups:
         groups = {"router": "free", **groups}  # papers do not change the routing of their models
     swapped = [f"{group}={choices[group]}" for group, option in groups.items() if choices.get(group, option) != option]
-    baseline = _composed((f"algo={choices['algo']}", *swapped))
+    baseline = _composed((f"algo={algo}", *swapped))
     changed = [text for group in groups for text in _differences(config[group], baseline[group], group)]
     objective = {field.name for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
     changed += [text for text in _differences(config.algo, baseline.algo, "algo") if text[5:].split("=")[0] in objective]

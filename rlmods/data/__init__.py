@@ -1,4 +1,4 @@
-"""Data sets: each part is called once, before a model is loaded, and returns its validated `Splits`."""
+"""Data sets: each part is called once, before a model is loaded, and returns validated `Splits`."""
 
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.gsm8k import GSM8K

@@ -1,4 +1,4 @@
-"""Generated arithmetic: the data set that is always there."""
+"""Generated arithmetic questions."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from itertools import islice
 from random import Random
 from typing import Any
 
-from rlmods.data.mistakes import MOST, mistakes, ranked
-from rlmods.data.schema import Splits, ask, checked, count, fraction, refuse, render
-from rlmods.data.worked import slipped, worked
+from rlmods.data.mistakes import MAX_CANDIDATES, mistakes, ranked_candidates
+from rlmods.data.schema import Splits, check_count, check_fraction, checked_splits, prompt_fields, refuse_choice, render
+from rlmods.data.worked import solution_with_error, worked_solution
 from rlmods.types import Prompt, UserError
 
 DIGIT, TENS, UP_TO_99, UP_TO_999, FACTOR = range(10), range(10, 100), range(100), range(1000), range(2, 10)
 VAL_SHARE = 5
-"""One question in so many belongs to val."""
+"""One in this many questions belongs to val."""
 
 
 @dataclass(frozen=True)
 class Arithmetic:
-    """Questions with one whole number as the answer, by level:
+    """Generated questions with a whole number as the answer, by level:
 
     ===== ============== =========================== =====================
     level question       operands                    questions ("+-")
@@ -33,50 +33,50 @@ class Arithmetic:
     5     (a op b)*c     0 to 99, 0 to 99, 2 to 9    160 000
     ===== ============== =========================== =====================
 
-    A question belongs to train or to val by its own hash, at every seed and level: a policy warm-started with one seed has never seen the
+    A hash of the question assigns it to train or val, independent of seed and level: a policy warm-started with one seed has never seen the
     val questions of another. Raises: UserError for a field out of range, and for a template with unknown names."""
 
     level: int = 2
     """Difficulty, 1 to 5."""
     operations: str = "+-"
-    """The operators `op` stands for, out of `+-*`. Level 4 only multiplies."""
+    """Operators for `op`, a subset of `+-*`. Level 4 only multiplies."""
     num_train: int = 10_000
-    """At most so many questions; all of the split where there are fewer (a fifth of the table's last column is val)."""
+    """Maximum number of train questions; all of the split if there are fewer (a fifth of the table's last column is val)."""
     num_val: int = 200
-    """At most so many questions."""
+    """Maximum number of val questions."""
     seed: int = 0
-    """Which questions are drawn, and in which order. Not the run's seed: runs that differ in that share one data set."""
+    """Seed for the choice and order of questions; independent of the run's seed, so that runs with different seeds share a data set."""
     template: str = "{question}="
-    """The prompt."""
+    """Text of the prompt."""
     response: str = "<answer>{answer}</answer>"
-    """A good response, `meta["response"]`: what `algo=sft` imitates."""
+    """Text of a good response, `meta["response"]`: the target of `algo=sft`."""
     wrong_fraction: float = 0.0
-    """Share of train responses that state a plausible wrong answer, so that a warm-started policy leaves something to learn."""
+    """Fraction of train responses with a plausible wrong answer, so that a policy warm-started on them has room to improve."""
     num_candidates: int = 2
-    """Responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them right, with its `ranks`: 0 for that one, then by distance
-    from the answer. 1: a single response, half of them right."""
+    """Number of responses to compare, 1 to 9: `meta["candidates"]`, exactly one of them correct, and `ranks`: 0 for that one, then by
+    distance from the answer. 1: a single response, correct half of the time."""
     wrong_steps: float = 0.5
-    """Share of worked solutions, `meta["steps"]`, with a wrong step in them; `step_labels` are 1 before it and 0 from it on."""
+    """Fraction of worked solutions, `meta["steps"]`, with a wrong step; `step_labels` are 1 before it and 0 from it on."""
     chat: bool = False
-    """Ask in a user message, for models with a chat template."""
+    """Put the question in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        count("num_train", self.num_train, 1)
-        count("num_val", self.num_val, 0)
+        check_count("num_train", self.num_train, 1)
+        check_count("num_val", self.num_val, 0)
         if not self.operations or set(self.operations) - set("+-*"):
             raise UserError(f"data.operations={self.operations}: choose from + - *, as in data.operations=+-")
-        fraction("wrong_fraction", self.wrong_fraction)
-        fraction("wrong_steps", self.wrong_steps)
-        count("num_candidates", self.num_candidates, 1, MOST)
+        check_fraction("wrong_fraction", self.wrong_fraction)
+        check_fraction("wrong_steps", self.wrong_steps)
+        check_count("num_candidates", self.num_candidates, 1, MAX_CANDIDATES)
         if self._response("", 1) == self._response("", 2):
             raise UserError(f"data.response={self.response}: must state the {{answer}}")
-        size, question = self._space()
-        train = self._draw("train", self.num_train, size, question)
-        val = self._draw("val", self.num_val, size, question)
-        return checked(train, val, "data=arithmetic")
+        num_questions, question_at = self._question_space()
+        train = self._draw("train", self.num_train, num_questions, question_at)
+        val = self._draw("val", self.num_val, num_questions, question_at)
+        return checked_splits(train, val, "data=arithmetic")
 
-    def _space(self) -> tuple[int, Callable[[int], str]]:
-        """How many questions the level has, and the i-th."""
+    def _question_space(self) -> tuple[int, Callable[[int], str]]:
+        """Return the number of questions of the level, and a function from an index to a question."""
         operators = "".join(dict.fromkeys(self.operations))
         pair = "{0}{1}{2}"
         spaces = {
@@ -87,46 +87,50 @@ class Arithmetic:
             5: ("({0}{1}{2})*{3}", UP_TO_99, operators, UP_TO_99, FACTOR),
         }
         if self.level not in spaces:
-            refuse("level", self.level, list(spaces))
+            refuse_choice("level", self.level, list(spaces))
         form, *slots = spaces[self.level]
-        size = 1
+        num_questions = 1
         for slot in slots:
-            size *= len(slot)
+            num_questions *= len(slot)
 
-        def question(index: int) -> str:
-            picks = []
+        def question_at(index: int) -> str:
+            parts = []
             for slot in slots:
-                index, pick = divmod(index, len(slot))
-                picks.append(slot[pick])
-            return str(form).format(*picks)
+                index, i = divmod(index, len(slot))
+                parts.append(slot[i])
+            return str(form).format(*parts)
 
-        return size, question
+        return num_questions, question_at
 
-    def _draw(self, split: str, most: int, size: int, question: Callable[[int], str]) -> list[Prompt]:
-        indices = _shuffled(size, Random(f"{split}-{self.seed}"))
-        questions = list(islice((q for q in map(question, indices) if _split(q) == split), most))
-        share = self.wrong_fraction if split == "train" else 0.0
+    def _draw(self, split: str, max_questions: int, num_questions: int, question_at: Callable[[int], str]) -> list[Prompt]:
+        indices = _shuffled(num_questions, Random(f"{split}-{self.seed}"))
+        questions = list(islice((q for q in map(question_at, indices) if _split(q) == split), max_questions))
+        wrong_fraction = self.wrong_fraction if split == "train" else 0.0
         rng = Random(f"wrong-{self.seed}")
-        wrong = set(rng.sample(range(len(questions)), round(share * len(questions))))
+        wrong_rows = set(rng.sample(range(len(questions)), round(wrong_fraction * len(questions))))
         prompts = []
-        for i, q in enumerate(questions):
-            answer = _evaluate(q)
-            stated = rng.choice(mistakes(answer)) if i in wrong else answer
-            meta = {"level": self.level, "response": self._response(q, stated), **self._judged(q, answer)}
-            asked = ask(render(self.template, {"question": q}, "template"), self.chat)
-            prompts.append(Prompt(id=f"arithmetic-{self.level}-{split}-{q}", answer=str(answer), meta=meta, **asked))
+        for i, question in enumerate(questions):
+            answer = _evaluate(question)
+            response = self._response(question, rng.choice(mistakes(answer)) if i in wrong_rows else answer)
+            meta = {"level": self.level, "response": response, **self._annotations(question, answer)}
+            content = render(self.template, {"question": question}, "template")
+            prompt_id = f"arithmetic-{self.level}-{split}-{question}"
+            prompts.append(Prompt(id=prompt_id, answer=str(answer), meta=meta, **prompt_fields(content, self.chat)))
         return prompts
 
     def _response(self, question: str, answer: int) -> str:
         return render(self.response, {"answer": answer, "question": question}, "response")
 
-    def _judged(self, question: str, answer: int) -> dict[str, Any]:
-        """What reward models and preference losses learn from, decided by question and seed alone."""
+    def _annotations(self, question: str, answer: int) -> dict[str, Any]:
+        """Return the data of reward models and preference losses, a function of question and seed only."""
         rng = Random(f"steps-{self.seed}-{question}")
-        slips = rng.random() < self.wrong_steps
-        steps, labels = slipped(question, rng) if slips else ((right := worked(question)), (1.0,) * len(right))
-        stated, ranks = ranked(answer, self.num_candidates, Random(f"candidates-{self.seed}-{question}"))
-        candidates = tuple(self._response(question, x) for x in stated)
+        if rng.random() < self.wrong_steps:
+            steps, labels = solution_with_error(question, rng)
+        else:
+            steps = worked_solution(question)
+            labels = (1.0,) * len(steps)
+        answers, ranks = ranked_candidates(answer, self.num_candidates, Random(f"candidates-{self.seed}-{question}"))
+        candidates = tuple(self._response(question, x) for x in answers)
         return {"candidates": candidates, "ranks": tuple(ranks), "steps": steps, "step_labels": labels}
 
 
@@ -135,13 +139,13 @@ def _split(question: str) -> str:
 
 
 def _shuffled(size: int, rng: Random) -> Iterator[int]:
-    """Every index below `size` once, in random order, as lazily as it is read."""
-    moved: dict[int, int] = {}
+    """Yield every index below `size` once, in random order: a lazy Fisher-Yates shuffle."""
+    swapped: dict[int, int] = {}
     for i in range(size):
         j = rng.randrange(i, size)
-        yield moved.get(j, j)
-        moved[j] = moved.get(i, i)
+        yield swapped.get(j, j)
+        swapped[j] = swapped.get(i, i)
 
 
 def _evaluate(question: str) -> int:
-    return int(eval(question, {"__builtins__": {}}))  # our own text: digits, operators and parentheses
+    return int(eval(question, {"__builtins__": {}}))  # generated above: digits, operators and parentheses only

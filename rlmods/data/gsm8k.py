@@ -1,4 +1,4 @@
-"""Grade-school word problems, GSM8K: from the hub, or from files that were downloaded before."""
+"""Grade-school word problems (GSM8K), from the Hugging Face Hub or from local files."""
 
 from __future__ import annotations
 
@@ -9,39 +9,39 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from rlmods.data.hub import Rows, attempt
-from rlmods.data.jsonl import hold_out, read
-from rlmods.data.schema import Splits, ask, checked, count, extra, text
+from rlmods.data.hub import Rows, call_loader
+from rlmods.data.jsonl import hold_out, read_jsonl
+from rlmods.data.schema import Splits, check_count, check_text, checked_splits, import_extra, prompt_fields
 from rlmods.types import Prompt, UserError
 
 
 @dataclass(frozen=True)
 class GSM8K:
-    """The train split to train on, the test split to validate on. The gold answer is what follows `####`, without thousands commas.
+    """GSM8K: the train split to train on, the test split to validate on. The gold answer is the number after `####`, without commas.
 
-    Raises: UserError for a missing package, an unreachable hub, a path without files, and for rows of another shape."""
+    Raises: UserError for a missing package, an unreachable Hub, a path without files, and for rows in another format."""
 
     path: str | None = None
-    """A local .jsonl or .parquet file, of which `num_val` rows are held out, or a folder with train* and test* files. null: the hub."""
+    """A local .jsonl or .parquet file, of which `num_val` rows are held out, or a folder with train* and test* files. null: the Hub."""
     name: str = "openai/gsm8k"
-    """Name on the hub."""
+    """Name on the Hub."""
     config: str = "main"
-    """Which of its configurations; a subfolder of `path`, where there is one."""
+    """Configuration of the data set; a subfolder of `path`, if it exists."""
     num_train: int | None = None
-    """The first so many train rows. null: all."""
+    """Number of train rows, from the first on. null: all."""
     num_val: int = 200
-    """So many test rows, at most, drawn by `seed`."""
+    """Maximum number of test rows, sampled with `seed`."""
     seed: int = 0
-    """Which rows are validated on. Not the run's seed."""
+    """Seed for the val rows; independent of the run's seed."""
     instruction: str = "Think step by step, then give the final number as <answer>NUMBER</answer>."
-    """Follows the question. Empty: the bare question."""
+    """Text after the question. Empty: the question only."""
     chat: bool = True
-    """Ask in a user message, for models with a chat template."""
+    """Put the question in a user message, for models with a chat template."""
 
     def __call__(self) -> Splits:
-        count("num_val", self.num_val, 0)
+        check_count("num_val", self.num_val, 0)
         if self.num_train is not None:
-            count("num_train", self.num_train, 1)
+            check_count("num_train", self.num_train, 1)
         files = self._files() if self.path is not None else {}
         source = self.path or self.name
         train = self._prompts(_load(files["train"]) if files else self._hub("train"), source, "train")
@@ -50,7 +50,7 @@ class GSM8K:
         else:
             val = self._prompts(_load(files["test"]) if files else self._hub("test"), source, "test")
             val = [val[i] for i in sorted(Random(self.seed).sample(range(len(val)), min(self.num_val, len(val))))]
-        return checked(train[: self.num_train], val, source)
+        return checked_splits(train[: self.num_train], val, source)
 
     def _files(self) -> dict[str, list[Path]]:
         root = Path(self.path or "").expanduser()
@@ -58,50 +58,50 @@ class GSM8K:
             return {"train": [root], "test": []}
         folder = root / self.config if (root / self.config).is_dir() else root
         files = {split: sorted(p for p in folder.glob(f"{split}*") if p.suffix in (".jsonl", ".parquet")) for split in ("train", "test")}
-        for split, found in files.items():
-            if not found:
+        for split, paths in files.items():
+            if not paths:
                 raise UserError(f"{folder}: no {split}*.jsonl or {split}*.parquet there; type data.path=FILE_OR_FOLDER")
         return files
 
     def _hub(self, split: str) -> Rows:
-        datasets = extra("datasets", "gsm8k")
+        datasets = import_extra("datasets", "gsm8k")
         advice = "data.path=FILE_OR_FOLDER to read local files"
-        return attempt(self.name, advice, datasets.load_dataset, self.name, self.config, split=split)
+        return call_loader(self.name, advice, datasets.load_dataset, self.name, self.config, split=split)
 
     def _prompts(self, rows: Iterable[Mapping[str, Any]], source: str, split: str) -> list[Prompt]:
         prompts = []
         for number, row in enumerate(rows, 1):
-            where = f"{source} ({split} row {number})"
-            question = text(_field(row, "question", where), where, "question")
-            solution = text(_field(row, "answer", where), where, "answer")
+            location = f"{source} ({split} row {number})"
+            question, solution = (_get_text(row, name, location) for name in ("question", "answer"))
             steps, mark, gold = solution.rpartition("####")
             gold = gold.strip().replace(",", "")
             if not mark or not gold:
-                raise UserError(f'{where}: column "answer" has no "#### NUMBER"; type data=jsonl data.train=FILE for data of another shape')
+                advice = "type data=jsonl data.train=FILE for data in another format"
+                raise UserError(f'{location}: column "answer" has no "#### NUMBER"; {advice}')
             response = f"{re.sub('<<.*?>>', '', steps).strip()}\n<answer>{gold}</answer>"
             meta = {**{k: v for k, v in row.items() if k not in ("question", "answer")}, "solution": solution, "response": response}
-            asked = ask(f"{question}\n\n{self.instruction}" if self.instruction else question, self.chat)
-            prompts.append(Prompt(id=f"gsm8k-{split}-{number}", answer=gold, meta=meta, **asked))
+            content = f"{question}\n\n{self.instruction}" if self.instruction else question
+            prompts.append(Prompt(id=f"gsm8k-{split}-{number}", answer=gold, meta=meta, **prompt_fields(content, self.chat)))
         return prompts
 
 
-def _field(row: Mapping[str, Any], name: str, where: str) -> Any:
+def _get_text(row: Mapping[str, Any], name: str, location: str) -> str:
     if name not in row:
         columns = ", ".join(row)
-        raise UserError(f'{where}: no column "{name}"; columns: {columns}; type data=jsonl data.train=FILE to name the columns')
-    return row[name]
+        raise UserError(f'{location}: no column "{name}"; columns: {columns}; type data=jsonl data.train=FILE to name the columns')
+    return check_text(row[name], location, name)
 
 
 def _load(files: Iterable[Path]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for path in files:
         if path.suffix == ".parquet":
-            parquet = extra("pyarrow.parquet", "gsm8k")
+            parquet = import_extra("pyarrow.parquet", "gsm8k")
             try:
                 rows += parquet.read_table(path).to_pylist()
             except (OSError, ValueError) as e:
                 reason = str(e).split("\n")[0]
                 raise UserError(f"{path}: cannot be read as parquet ({reason}); type data.path=FILE_OR_FOLDER") from e
         else:
-            rows += [row for _, row in read(str(path))]
+            rows += [row for _, row in read_jsonl(str(path))]
     return rows

@@ -1,4 +1,4 @@
-"""Prompts in batches, as an endless stream that can be saved and resumed anywhere."""
+"""Loader of prompt batches: an endless stream that can be saved and resumed at any batch."""
 
 from __future__ import annotations
 
@@ -14,60 +14,62 @@ from rlmods.types import Prompt, UserError
 
 
 class PromptLoader:
-    """One stream: a fresh permutation of the prompts per pass, each a function of (seed, pass), laid end to end and cut into global batches
-    of `batch_size`. What does not fill a batch opens the next one, so every prompt is seen once per pass and none is dropped; where
-    `batch_size` exceeds the data, a batch holds a prompt twice. Each rank gets its own slice of every global batch.
+    """Endless stream of prompts, split into global batches of `batch_size`. Each pass over the data is a new permutation, a function of
+    (seed, pass). Batches may span two passes, so every prompt is seen once per pass and none is dropped; if `batch_size` exceeds the data,
+    a batch holds prompts twice. Each rank gets its own slice of every global batch.
 
-    Every `iter()` goes on where the stream stands and ends after `len()` batches, which is all that an epoch means here. The position
-    moves before a batch is handed out: a checkpoint written while batch k is worked on resumes at k + 1.
+    Every `iter()` continues the stream and ends after `len()` batches, the length of an epoch. The position advances before a batch is
+    returned: a checkpoint written during batch k resumes at k + 1.
 
-    Raises: UserError if the ranks cannot share a batch evenly."""
+    Raises: UserError if a batch cannot be split evenly over the ranks."""
 
     def __init__(self, prompts: Sequence[Prompt], batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
         if not prompts:
             raise UserError("the data set has no prompts to train on")
         if batch_size < 1 or batch_size % world_size:
-            raise UserError(f"a batch of {batch_size} prompts cannot be shared evenly by {world_size} ranks; take a multiple")
+            raise UserError(
+                f"a batch of {batch_size} prompts cannot be shared evenly by {world_size} ranks; use a multiple of {world_size}"
+            )
         if not 0 <= rank < world_size:
-            raise ValueError(f"rank {rank} of {world_size}")
+            raise ValueError(f"rank {rank} is not below the world size {world_size}")
         self.prompts, self.batch_size, self.seed, self.rank, self.world_size = prompts, batch_size, seed, rank, world_size
-        self._taken = 0  # prompts, on all ranks: another batch size or another number of ranks can go on from it
-        self._pass: tuple[int, list[int]] = (-1, [])
+        self._num_taken = 0  # prompts on all ranks, so that it is valid for another batch size or number of ranks
+        self._permutation: tuple[int, list[int]] = (-1, [])  # number of the pass, and its order
 
     def __len__(self) -> int:
-        """Batches per epoch. Without a length Lightning would fetch one batch ahead: rollouts one policy stale."""
+        """Number of batches per epoch. Without a length Lightning prefetches one batch, and rollouts would use an outdated policy."""
         return math.ceil(len(self.prompts) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Prompt]]:
-        share = self.batch_size // self.world_size
+        rank_batch_size = self.batch_size // self.world_size
         for _ in range(len(self)):
-            start = self._taken + self.rank * share
-            self._taken += self.batch_size
-            yield [self.at(position) for position in range(start, start + share)]
+            start = self._num_taken + self.rank * rank_batch_size
+            self._num_taken += self.batch_size
+            yield [self.at(position) for position in range(start, start + rank_batch_size)]
 
     def at(self, position: int) -> Prompt:
-        """The prompt at a place of the endless stream."""
-        number, place = divmod(position, len(self.prompts))
-        if self._pass[0] != number:
+        """Return the prompt at a position of the endless stream."""
+        pass_number, index = divmod(position, len(self.prompts))
+        if self._permutation[0] != pass_number:
             order = list(range(len(self.prompts)))
-            Random(f"{self.seed}-{number}").shuffle(order)
-            self._pass = (number, order)
-        prompt = self.prompts[self._pass[1][place]]
-        return replace(prompt, time=number) if number else prompt
+            Random(f"{self.seed}-{pass_number}").shuffle(order)
+            self._permutation = (pass_number, order)
+        prompt = self.prompts[self._permutation[1][index]]
+        return replace(prompt, time=pass_number) if pass_number else prompt
 
     def state_dict(self) -> dict[str, int]:
-        """The same on every rank."""
-        return {"taken": self._taken, "seed": self.seed, "prompts": len(self.prompts), "fingerprint": self._fingerprint()}
+        """Return the state, which is the same on every rank."""
+        return {"taken": self._num_taken, "seed": self.seed, "prompts": len(self.prompts), "fingerprint": self._fingerprint()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raises: UserError if the data or the seed is not what the state was saved with: the rest of the pass would repeat and skip."""
-        mine = self.state_dict()
-        if (state["prompts"], state["fingerprint"]) != (mine["prompts"], mine["fingerprint"]):
-            counts = f"{state['prompts']} prompts then, {mine['prompts']} now"
+        """Restore the position. Raises: UserError if data or seed changed, as the rest of the pass would repeat and skip prompts."""
+        current = self.state_dict()
+        if (state["prompts"], state["fingerprint"]) != (current["prompts"], current["fingerprint"]):
+            counts = f"{state['prompts']} prompts then, {current['prompts']} now"
             raise UserError(f"the data changed between save and resume ({counts}); restore it, or start anew with resume=null")
         if state["seed"] != self.seed:
             raise UserError(f"the seed changed between save and resume; type seed={state['seed']}, or start anew with resume=null")
-        self._taken = int(state["taken"])
+        self._num_taken = int(state["taken"])
 
     def _fingerprint(self) -> int:
         digest = hashlib.sha256()

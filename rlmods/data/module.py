@@ -1,4 +1,4 @@
-"""The splits as Lightning wants them."""
+"""Lightning data module of the splits."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from rlmods.data.schema import Splits
 
 
 class PromptModule(L.LightningDataModule):
-    """Serves the train prompts; whoever evaluates reads `splits.val`. Asks the strategy which ranks share data, so that tensor-parallel
-    ranks see the same prompts. Raises: UserError, from the loader.
+    """Data module of the train prompts; evaluation reads `splits.val`. The strategy tells which ranks are data-parallel, so that tensor-
+    parallel ranks get the same prompts. Raises: UserError, from the loader.
 
-    Keeps the loader's position itself: Lightning forgets it where a checkpoint was written at the end of an epoch or of training."""
+    The loader's position is saved here, because Lightning drops it in checkpoints at the end of an epoch or of training."""
 
     def __init__(self, splits: Splits, batch_size: int, seed: int = 0) -> None:
         super().__init__()
@@ -24,8 +24,8 @@ class PromptModule(L.LightningDataModule):
         self._position: dict[str, Any] = {}
 
     def train_dataloader(self) -> PromptLoader:
-        shares = (self.trainer.distributed_sampler_kwargs if self.trainer is not None else None) or {"rank": 0, "num_replicas": 1}
-        self._loader = PromptLoader(self.splits.train, self.batch_size, self.seed, shares["rank"], shares["num_replicas"])
+        replica = (self.trainer.distributed_sampler_kwargs if self.trainer is not None else None) or {"rank": 0, "num_replicas": 1}
+        self._loader = PromptLoader(self.splits.train, self.batch_size, self.seed, replica["rank"], replica["num_replicas"])
         if self._position:
             self._loader.load_state_dict(self._position)
         return self._loader
@@ -37,5 +37,5 @@ class PromptModule(L.LightningDataModule):
         self._position = state_dict
 
     def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
-        """As it is: prompts hold no tensors, and Lightning refuses to walk frozen records."""
+        """Return the batch unchanged: prompts hold no tensors, and Lightning cannot map over frozen dataclasses."""
         return batch

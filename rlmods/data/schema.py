@@ -1,4 +1,4 @@
-"""What every data part returns, and the checks they share. All of it runs before a model is loaded."""
+"""Return type of the data parts and their shared checks, all of which run before a model is loaded."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from rlmods.types import Prompt, UserError
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set, ready to use."""
+    """Train and validation prompts of a data set."""
 
     train: Sequence[Prompt]
     """Never empty."""
     val: Sequence[Prompt]
-    """Held out. Empty only where the user asked for none."""
+    """Held out; empty only with num_val=0."""
 
 
-def checked(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Splits:
-    """The splits, once it is sure that there is something to train on and that an id means one prompt.
+def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Splits:
+    """Return the splits after checking that there are train prompts and that ids are unique.
 
     Raises: UserError for an empty train split and for an id that occurs twice."""
     if not train:
@@ -37,68 +37,69 @@ def checked(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Spli
     return Splits(train, val)
 
 
-def extra(module: str, name: str, what: str | None = None) -> ModuleType:
-    """An optional package, which `what` (null: the option `name`) needs. Raises: UserError naming the extra to install."""
+def import_extra(module: str, extra: str, needed_by: str | None = None) -> ModuleType:
+    """Import an optional package, needed by `needed_by` (default: data=`extra`). Raises: UserError naming the extra to install."""
     try:
         return importlib.import_module(module)
     except ImportError as e:
-        if e.name is not None and e.name.split(".")[0] != module.split(".")[0]:
+        package = module.split(".")[0]
+        if e.name is not None and e.name.split(".")[0] != package:
             raise
-        raise UserError(f"{what or f'data={name}'} needs the package {module.split('.')[0]}; type pip install 'rlmods[{name}]'") from e
+        raise UserError(f"{needed_by or f'data={extra}'} needs the package {package}; type pip install 'rlmods[{extra}]'") from e
 
 
-def count(name: str, value: int, least: int, most: int | None = None) -> None:
-    """Raises: UserError unless the field is a whole number of at least `least`, and of at most `most` where that is given."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least or (most is not None and value > most):
-        bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
-        raise UserError(f"data.{name}={value}: must be a whole number {bounds}")
+def check_count(field: str, value: int, minimum: int, maximum: int | None = None) -> None:
+    """Raises: UserError unless the field is a whole number in the given range."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < minimum or (maximum is not None and value > maximum):
+        bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
+        raise UserError(f"data.{field}={value}: must be a whole number {bounds}")
 
 
-def fraction(name: str, value: float) -> None:
-    """Raises: UserError unless the field lies between 0 and 1."""
+def check_fraction(field: str, value: float) -> None:
+    """Raises: UserError unless the field is between 0 and 1."""
     if not isinstance(value, int | float) or not 0 <= value <= 1:
-        raise UserError(f"data.{name}={value}: must lie between 0 and 1")
+        raise UserError(f"data.{field}={value}: must lie between 0 and 1")
 
 
-def column(row: Mapping[str, Any], name: str, where: str, field: str, *, optional: bool = False) -> Any:
-    """A row's value in the column that `data.<field>` names. Raises: UserError that lists the columns and suggests one."""
+def get_column(row: Mapping[str, Any], name: str, location: str, field: str, *, optional: bool = False) -> Any:
+    """Return a row's value in the column that `data.<field>` names. Raises: UserError that lists the columns and suggests one."""
     if name in row:
         return row[name]
-    near = get_close_matches(name, row, 1, 0.5) or [c for c in row if name in c or c in name]
-    hint = f"data.{field}={near[0] if near else 'COLUMN'}" + (f" (or data.{field}=null if there is none)" if optional else "")
-    raise UserError(f'{where}: no column "{name}"; columns: {", ".join(row)}; type {hint}')
+    similar = get_close_matches(name, row, 1, 0.5) or [c for c in row if name in c or c in name]
+    hint = f"data.{field}={similar[0] if similar else 'COLUMN'}" + (f" (or data.{field}=null if there is none)" if optional else "")
+    raise UserError(f'{location}: no column "{name}"; columns: {", ".join(row)}; type {hint}')
 
 
-def text(value: Any, where: str, name: str) -> str:
-    """Raises: UserError unless the value is a text with something in it."""
+def check_text(value: Any, location: str, column: str) -> str:
+    """Return the value. Raises: UserError unless it is a string with more than white space."""
     if not isinstance(value, str):
-        raise UserError(f'{where}: column "{name}" must hold text, found {kind(value)}')
+        raise UserError(f'{location}: column "{column}" must hold text, found {type_name(value)}')
     if not value.strip():
-        raise UserError(f'{where}: column "{name}" is empty')
+        raise UserError(f'{location}: column "{column}" is empty')
     if any("\ud800" <= c <= "\udfff" for c in value):
-        raise UserError(f'{where}: column "{name}" holds half a surrogate pair, which no tokenizer reads')
+        raise UserError(f'{location}: column "{column}" holds half a surrogate pair, which no tokenizer reads')
     return value
 
 
-def messages(turns: Sequence[Any], where: str, name: str) -> list[dict[str, str]]:
-    """A column's chat turns. Raises: UserError unless each has a role and something to say."""
+def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dict[str, str]]:
+    """Return a column's chat messages. Raises: UserError unless each has a role and content that is not empty."""
     if not turns:
-        raise UserError(f'{where}: column "{name}" is empty')
+        raise UserError(f'{location}: column "{column}" is empty')
     for turn in turns:
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise UserError(f'{where}: column "{name}" must list messages such as {{"role": "user", "content": "..."}}')
-        text(turn["content"], where, name)
+            raise UserError(f'{location}: column "{column}" must list messages such as {{"role": "user", "content": "..."}}')
+        check_text(turn["content"], location, column)
     return [dict(turn) for turn in turns]
 
 
-def kind(value: Any) -> str:
-    """A JSON value's type, in words."""
-    names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+def type_name(value: Any) -> str:
+    """Type of a JSON value, in words."""
+    names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
 
 def render(template: str, values: Mapping[str, Any], field: str) -> str:
-    """`template` with `{name}` filled in. Raises: UserError for an unknown name and for stray braces."""
+    """Fill in the `{name}` placeholders of a template. Raises: UserError for an unknown name and for stray braces."""
     try:
         return template.format_map(values)
     except KeyError as e:
@@ -107,8 +108,8 @@ def render(template: str, values: Mapping[str, Any], field: str) -> str:
         raise UserError(f"data.{field}={template!r}: {e}; write a literal brace twice, as in \\boxed{{{{}}}}") from e
 
 
-def ask(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
-    """The fields of a Prompt that ask `content`: a user message where `chat`, else plain text."""
+def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
+    """Return the fields of a Prompt that hold `content`: `messages` with a user message if `chat`, else plain `text`."""
     if not chat:
         if system is not None:
             raise UserError("data.system is a chat message, and this data is plain text; type data.chat=true")
@@ -117,6 +118,6 @@ def ask(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:
     return {"messages": [*turns, {"role": "user", "content": content}]}
 
 
-def refuse(name: str, value: Any, choices: Sequence[Any]) -> NoReturn:
-    """Raises: UserError for a field outside its choices, naming the nearest."""
-    raise UserError(f"data.{name}={value}: {nearest(str(value), choices)}")
+def refuse_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
+    """Raises: UserError for a field outside its choices, suggesting the nearest."""
+    raise UserError(f"data.{field}={value}: {nearest(str(value), choices)}")

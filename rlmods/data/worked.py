@@ -1,4 +1,4 @@
-"""Worked solutions of generated arithmetic, column by column, for models that judge steps."""
+"""Worked solutions of generated arithmetic, digit by digit, for process reward models."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ OPERATIONS = {"+": add, "-": sub, "*": mul}
 ERRORS = (-10, -1, 1, 10)
 
 
-def worked(question: str, wrong: int | None = None, error: int = 0) -> tuple[str, ...]:
-    """The steps that solve `a op b` or `(a op b)*c`, operands not negative, each but the last a line: sums and differences column by
-    column, products by the columns of their left factor, what they give added up from the largest on, then the answer.
+def worked_solution(question: str, wrong_step: int | None = None, error: int = 0) -> tuple[str, ...]:
+    """Return the steps that solve `a op b` or `(a op b)*c` with operands of at least 0, one line each, and the answer last.
 
-    37+48 is worked as 7+8=15, 30+40=70, 70+15=85. Step number `wrong` is off by `error`, and the steps after it go on from what it
-    states: each of them is right in itself, and the answer is not."""
+    Sums and differences are taken digit by digit, products by the digits of the left factor; the terms are then added up from the largest
+    on: 37+48 becomes 7+8=15, 30+40=70, 70+15=85. Step number `wrong_step` is off by `error`. The steps after it continue from its wrong
+    result: each is correct in itself, but the answer is wrong."""
     lines: list[str] = []
 
     def write(x: int, operator: str, y: int) -> int:
-        value = int(OPERATIONS[operator](x, y)) + (error if len(lines) == wrong else 0)
+        value = int(OPERATIONS[operator](x, y)) + (error if len(lines) == wrong_step else 0)
         lines.append(f"{x}{operator}{y}={value}\n")
         return value
 
     def solve(x: int, operator: str, y: int) -> int:
         if operator == "*":
-            terms = [write(column, "*", y) for column in columns(x)]
+            terms = [write(digit_value, "*", y) for digit_value in place_values(x)]
         else:
-            terms = [write(*pair) for pair in ((a, operator, b) for a, b in zip_longest(columns(x), columns(y), fillvalue=0))]
+            terms = [write(a, operator, b) for a, b in zip_longest(place_values(x), place_values(y), fillvalue=0)]
         value = terms.pop()
         while terms:
             term = terms.pop()
@@ -42,14 +42,14 @@ def worked(question: str, wrong: int | None = None, error: int = 0) -> tuple[str
     return (*lines, f"<answer>{value}</answer>")
 
 
-def slipped(question: str, rng: Random) -> tuple[tuple[str, ...], tuple[float, ...]]:
-    """A solution with one wrong calculation in it, and its step labels: 1 before that step, 0 from it on."""
-    wrong = rng.randrange(len(worked(question)) - 1)
-    steps = worked(question, wrong, rng.choice(ERRORS))
-    return steps, tuple(float(i < wrong) for i in range(len(steps)))
+def solution_with_error(question: str, rng: Random) -> tuple[tuple[str, ...], tuple[float, ...]]:
+    """Return a solution with one wrong step, and its step labels: 1 before that step, 0 from it on."""
+    wrong_step = rng.randrange(len(worked_solution(question)) - 1)
+    steps = worked_solution(question, wrong_step, rng.choice(ERRORS))
+    return steps, tuple(float(i < wrong_step) for i in range(len(steps)))
 
 
-def columns(number: int) -> list[int]:
-    """What each digit stands for, units first: 248 is [8, 40, 200], -42 is [-2, -40]."""
+def place_values(number: int) -> list[int]:
+    """Return the place value of each digit, units first: 248 is [8, 40, 200], -42 is [-2, -40]."""
     sign = -1 if number < 0 else 1
-    return [sign * int(digit) * 10**place for place, digit in enumerate(reversed(str(abs(number))))]
+    return [sign * int(digit) * 10**exponent for exponent, digit in enumerate(reversed(str(abs(number))))]

@@ -1,4 +1,4 @@
-"""Distance from the reference."""
+"""KL divergence from the reference policy."""
 
 from rlmods.kl.controlled import Adaptive, Ramp
 from rlmods.kl.no_kl import NoKL

@@ -1,4 +1,4 @@
-"""Penalties whose coefficient changes while training."""
+"""KL penalties whose coefficient changes during training."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from jaxtyping import Float
 from torch import Tensor
 
 from rlmods.kl.penalty import Penalty
+from rlmods.types import check_bounds
 
 
 @dataclass
 class _Controlled:
-    """A `Penalty` whose `coefficient` moves."""
+    """Base of penalties with a variable `coefficient`."""
 
     estimator: Literal["k1", "k2", "k3"]
-    """As in `Penalty`, and so is `where`."""
+    """Estimator of the divergence, as in `Penalty`."""
     coefficient: float
-    """beta: at the start of the run where it is given, and from then on the current one."""
+    """beta: the initial value in the configuration, the current value while training."""
     where: Literal["loss", "reward"]
     """loss: + beta * KL in the loss. reward: - beta * KL on each token's reward, without a gradient."""
 
@@ -35,26 +36,25 @@ class _Controlled:
 
 @dataclass
 class Adaptive(_Controlled):
-    """beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after every iteration, and at least beta / 2.
+    """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after every iteration, and at least beta / 2.
 
-    Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats per token), n its number of responses,
-    `train/responses`. beta is saved and restored with the run."""
+    Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats per token), n its number of responses
+    (`train/responses`). beta is saved in checkpoints."""
 
     target: float = 0.05
-    """Distance from the reference that beta is steered to, nats per token; above 0."""
+    """Target KL divergence from the reference, nats per token; above 0."""
     horizon: float = 2560.0
-    """Responses; above 0. The longer, the slower beta moves: ten iterations' worth is the paper's K_beta = 0.1."""
+    """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations' worth is the paper's K_beta = 0.1."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("coefficient", "target", "horizon"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Adaptive: {name} must be above 0, got {getattr(self, name)}")
+        values = {"coefficient": self.coefficient, "target": self.target, "horizon": self.horizon}
+        check_bounds(self, "kl", {name: (value > 0, "above 0") for name, value in values.items()})
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         error = metrics.get("train/kl_ref", self.target) / self.target - 1
         factor = 1 + min(max(error, -0.2), 0.2) * metrics.get("train/responses", 0) / self.horizon
-        self.coefficient *= max(factor, 0.5)  # a horizon far below n would turn the sign and drive the policy away
+        self.coefficient *= max(factor, 0.5)  # with a horizon far below n, beta would become negative and reward divergence
 
     def state_dict(self) -> dict[str, Any]:
         return {"coefficient": self.coefficient}
@@ -65,23 +65,24 @@ class Adaptive(_Controlled):
 
 @dataclass
 class Ramp(_Controlled):
-    """beta goes in a straight line from `coefficient` to `final` within `iterations`, and stays there.
+    """Linear schedule of beta from `coefficient` to `final` over `iterations`, constant afterwards.
 
     Iteration i (from 0) is trained with coefficient + (final - coefficient) * min(1, i / iterations)."""
 
     final: float = 0.0
-    """beta at the end; at least 0."""
+    """Final beta; at least 0."""
     iterations: int = 100
-    """Until `final` is reached; at least 1."""
+    """Number of iterations until `final` is reached; at least 1."""
     _start: float = field(init=False, repr=False, compare=False)
     _done: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not (isfinite(self.final) and self.final >= 0):
-            raise ValueError(f"Ramp: final must be at least 0, got {self.final}")
-        if not self.iterations >= 1:
-            raise ValueError(f"Ramp: iterations must be at least 1, got {self.iterations}")
+        rules = {
+            "final": (isfinite(self.final) and self.final >= 0, "at least 0"),
+            "iterations": (self.iterations >= 1, "at least 1"),
+        }
+        check_bounds(self, "kl", rules)
         self._start = self.coefficient
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""No reference."""
+"""No KL penalty and no reference model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class NoKL:
-    """0 everywhere: no reference model is loaded. DAPO, arXiv:2503.14476, section 2.3, and Dr. GRPO."""
+    """No penalty: 0 everywhere, and no reference model is loaded. DAPO, arXiv:2503.14476, section 2.3, and Dr. GRPO."""
 
     coefficient: ClassVar[float] = 0.0
     where: ClassVar[str] = "loss"

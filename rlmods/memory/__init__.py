@@ -1,6 +1,1 @@
-"""How much memory a run will take."""
-
-from rlmods.memory.devices import Devices
-from rlmods.memory.footprint import Footprint, footprint, persistent, size
-
-__all__ = ["Devices", "Footprint", "footprint", "persistent", "size"]
+"""Memory of a run, predicted by arithmetic from its configuration and the sizes of its networks."""

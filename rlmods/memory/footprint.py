@@ -1,199 +1,208 @@
-"""What a run holds on a device, part by part and stage by stage."""
+"""Peak memory of one rank by arithmetic, in bytes.
+
+Symbols: T tokens of a microbatch, R of them in responses; s tokens of a row, L layers, h hidden size, a attention heads, q = a x head size,
+k = key-value heads x head size, i width of the feed-forward layer, V vocabulary, b bytes of an element in matrix products.
+
+Activations follow Korthikanti et al. (arXiv:2205.05198, section 4.1), who count the tensors that autograd saves in one layer: a layer with
+LayerNorm, GELU, dropout and 2 bytes an element takes h (34 + 5 a s / h) bytes a token. `Transformer.layer` is the same count for RMSNorm, a
+gated feed-forward layer, rotary positions and no dropout.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
-import torch
+from hydra.utils import instantiate
 from torch import nn
+from transformers import PreTrainedModel
 
-from rlmods.algo import Learner
 from rlmods.config.plan import Plan
 from rlmods.distributed import sharding
-from rlmods.memory import rehearsal
-from rlmods.memory.allocations import Peak, retype
-from rlmods.memory.devices import Devices
-from rlmods.memory.workload import Rows, workload
-from rlmods.reward.neural import RewardModelBase
+from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch, num_bytes, optimizer_copies, tensors
+from rlmods.policy import Policy
+from rlmods.policy.base import LOGITS_PER_CHUNK
 
-BYTES_PER_SLOT = 64
-"""Of a token in rows: its id, up to eight numbers in float32 and what selecting rows copies of them."""
-PREFETCHED = 2
-"""Blocks that FSDP2 gathers at once: one is computed with, the next one is on its way."""
+PROCESS = 450 * 2**20
+"""Interpreter and libraries, if the device is the CPU."""
+SHARDED = ("weights", "gradients", "optimizer state", "reference")
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Bytes on the device by stage and part; on the machine, where that is another memory, by stage: of the first rank, which has most."""
+    """Predicted bytes of rank 0, which needs most."""
 
     device: Mapping[str, Mapping[str, int]]
+    """On the device, by stage and part."""
     host: Mapping[str, int]
+    """In CPU memory beside a GPU, by stage."""
+    microbatch: Rows
 
     def total(self, stage: str) -> int:
         return sum(self.device[stage].values())
 
     @property
-    def decides(self) -> str:
-        """The stage that needs most. A peak is a maximum over stages."""
+    def peak_stage(self) -> str:
         return max(self.device, key=self.total)
 
     @property
     def peak(self) -> int:
-        return self.total(self.decides)
+        return self.total(self.peak_stage)
 
 
-def footprint(plan: Plan, learner: Learner, devices: Devices, base: int = 0) -> Footprint:
-    """Of a rank that runs the plan.
+@dataclass(frozen=True)
+class Transformer:
+    """Sizes of a network; its methods are the equations of forward and backward."""
 
-    Args:
-        learner: its networks are on the meta device.
-        base: bytes of interpreter and libraries, where the device is the CPU.
+    layers: int
+    hidden: int
+    heads: int
+    query: int
+    key_value: int
+    inner: int
+    """i, summed over the experts that read a token."""
+    vocabulary: int
+    """0 without logits."""
+    experts: int = 0
+    """Experts that read a token, e; 0 in a dense model."""
+    qk_norm: bool = False
+    eager: bool = False
+    """Attention saves its s x s matrices."""
+    itemsize: int = 4
+    autocast: bool = False
+    """Float32 weights are cast to 16 bits at each use."""
+    checkpointing: bool = False
+
+    @classmethod
+    def of(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
+        """Sizes from the network's Hugging Face configuration and the group `policy`; None for a value head."""
+        if (model := next((m for m in network.modules() if isinstance(m, PreTrainedModel)), None)) is None:
+            return None
+        config: Any = model.config.get_text_config()
+        value = {name: getattr(config, name, None) or 0 for name in (
+            "head_dim", "num_key_value_heads", "intermediate_size", "num_experts_per_tok", "moe_intermediate_size",
+            "shared_expert_intermediate_size", "n_shared_experts",
+        )}  # fmt: skip
+        hidden, heads, experts = config.hidden_size, config.num_attention_heads, value["num_experts_per_tok"]
+        size, inner = value["head_dim"] or hidden // heads, value["intermediate_size"] or 4 * hidden
+        if experts:
+            expert = value["moe_intermediate_size"] or inner
+            inner = experts * expert + (value["shared_expert_intermediate_size"] or value["n_shared_experts"] * expert)
+        weight = devices.gathered_itemsize or next(network.parameters()).itemsize
+        return cls(
+            config.num_hidden_layers, hidden, heads, heads * size, (value["num_key_value_heads"] or heads) * size, inner,
+            config.vocab_size if isinstance(network, Policy) else 0, experts,
+            qk_norm=any(name.endswith("q_norm") for name, _ in model.named_modules()),
+            eager=settings.get("attention") == "eager",
+            itemsize=2 if devices.autocast else weight,
+            autocast=devices.autocast and weight == 4,
+            checkpointing=bool(settings.get("gradient_checkpointing", False)),
+        )  # fmt: skip
+
+    def layer(self, length: int) -> int:
+        """Bytes that one layer saves for backward, per token:
+
+            n h + b (4 q + 4 i + 2 e h) + [8 (q + k)] + [c a s]
+
+        n h: two RMSNorms, each with input, normalised input and output; n = 24 in float32, 16 in 16 bits, 26 under autocast, where each of
+        five projections casts its own input. 4 q: queries, keys and values repeated to all heads, output. 4 i: gate, its activation, up,
+        their product. 2 e h: inputs and outputs of e experts. 8 (q + k): norms of queries and keys, if any. c a s: softmax of eager
+        attention, c = 4 in float32, else 6; fused attention (sdpa, flash) recomputes it.
+        """
+        n = 26 if self.autocast else 24 if self.itemsize == 4 else 16
+        matrices = self.itemsize * (4 * self.query + 4 * self.inner + 2 * self.experts * self.hidden)
+        softmax = (4 if self.itemsize == 4 else 6) * self.heads * length * self.eager
+        return n * self.hidden + matrices + 8 * (self.query + self.key_value) * self.qk_norm + softmax
+
+    def training(self, rows: Rows) -> int:
+        """Forward and backward: T L layer + max(5 logits, b V h + T layer / 2).
+
+        The second term is the larger of backward through the logits, and through a layer: gradient of the output matrix (kept until that of
+        the tied embedding is known) and of about half the layer's activations. With gradient checkpointing:
+        T L h x (bytes of the residual stream) + max(5 logits, b V h + 3/2 T layer).
+        """
+        layer, stream = rows.tokens * self.layer(rows.length), rows.tokens * self.hidden * (4 if self.autocast else self.itemsize)
+        backward = self.itemsize * self.vocabulary * self.hidden + layer // 2 + layer * self.checkpointing
+        return self.layers * (stream if self.checkpointing else layer) + max(5 * self.logits(rows), backward)
+
+    def logits(self, rows: Rows) -> int:
+        """4 min(R V, chunk): logits in float32; more than `LOGITS_PER_CHUNK` are computed in chunks. 5 such tensors exist in backward
+        (logits, exponentials, gradients), 3 in a forward without gradients."""
+        return 4 * min(rows.num * rows.response * self.vocabulary, LOGITS_PER_CHUNK)
+
+    def scoring(self, rows: Rows) -> int:
+        """Forward without gradients: T b (4 h + 3 i) + 3 logits."""
+        return rows.tokens * self.itemsize * (4 * self.hidden + 3 * self.inner) + 3 * self.logits(rows)
+
+    def decoding(self, prompts: int, rows: Rows) -> int:
+        """max(prefill, sampling): P (s - response) b (4 h + 3 i), and 20 V a row (three float32 tensors, one float64)."""
+        prefill = prompts * (rows.length - rows.response) * self.itemsize * (4 * self.hidden + 3 * self.inner)
+        return max(prefill, 20 * rows.num * self.vocabulary)
+
+    def cache(self, rows: Rows) -> int:
+        """Key-value cache of generation: 2 b L k s a row."""
+        return 2 * self.itemsize * self.layers * self.key_value * rows.tokens
+
+
+def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str, int]:
+    """Bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference W (or an
+    adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, whole."""
+    trained, reference, itemsize = networks.trained.values(), networks.reference, devices.stored_itemsize
+    gradients = num_bytes(*trained, itemsize=itemsize, trained=True)
+    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base is not None)
+    shared = (num_bytes(*trained, itemsize=itemsize), gradients, int(copies * gradients), frozen)
+    held = {part: size // devices.shards for part, size in zip(SHARDED, shared, strict=True)}
+    return held | {"gradient buckets": gradients * devices.ddp, "reward models": num_bytes(*networks.reward_models)}
+
+
+def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
+    """Predict each stage of an iteration: `persistent` parts and those of the stage.
+
+    Weights outside of blocks: O; of the largest block: B. FSDP gathers O + 2 B (one block is prefetched), all weights in generation, and
+    in backward holds unreduced gradients of O + B and a float32 copy of the larger while it is sent. Autocast saves 16-bit casts of all
+    weights for backward, 2 (O + B) with gradient checkpointing. The optimizer step takes another copy of the gradients (AdamW's square
+    roots of second moments). Rank 0 gathers weights and optimizer state for a checkpoint.
     """
-    networks = list(learner.networks.values())
-    if devices.own is not None:
-        for network in networks:
-            retype(network, devices.own)
-    state, temporary = rehearsal.optimizer_step(learner, foreach=not devices.on_cpu and not devices.sharded)
-    held = persistent(learner, devices, state.total)
-    off = persistent(learner, devices, state.total, offloaded=True)
-    weights, reference = size(networks), size(learner.reference.networks)
-    # Of shards, the first rank brings a checkpoint together in its memory; nothing else is copied as a whole to be written.
-    whole = Peak.of(*(_bytes(x) for x in _tensors(networks) if x.requires_grad)) if devices.sharded and devices.one_file else None
-    stages = _stages(plan, learner, devices, temporary)
-    rows = workload(plan, learner, devices.ranks).iteration
-    held["rows"] = rows.num * rows.length * BYTES_PER_SLOT
-    if not devices.on_cpu:
-        host = {"loading": weights + reference, "checkpoint": (0 if whole is None else (whole + state).total) + sum(off.values())}
-        return Footprint({stage: _with(held, parts) for stage, parts in stages.items()}, host)
-    if whole is not None:
-        stages["checkpoint"] = {"gathered weights": whole, "gathered optimizer state": state}
-    kept = max(sum(x.small for x in parts.values()) for parts in stages.values())
-    found = {"loading": {"interpreter and libraries": base, "weights": weights, "reference": reference}}
-    for stage, parts in stages.items():
-        freed = kept - sum(x.small for x in parts.values())
-        shown = {name: Peak(x.small + x.large) for name, x in parts.items()}
-        found[stage] = {"interpreter and libraries": base} | _with(held, shown) | {"kept by the allocator": freed}
-    return Footprint(found, {})
+    splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
+    encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
+    micro = microbatch(plan, encoder, splits.train, devices.ranks)
+    held = persistent(networks, devices, copies)
+    full = {part: size * devices.shards for part, size in held.items()}
+    checkpoint = (full["gradients"] + full["optimizer state"]) * devices.full_checkpoint
+    host = {"loading": full["weights"] + full["reference"], "checkpoint": checkpoint}
+    if devices.offload:
+        host["checkpoint"] += sum(held[part] for part in SHARDED)
+        held |= dict.fromkeys(SHARDED, 0)
+    gathered, unreduced, casts, transformers = [0], [0], 0, list[Transformer]()
+    for network in trained:
+        itemsize = devices.gathered_itemsize or next(network.parameters()).itemsize
+        (outside, block), gradients = _outside_and_block(network), _outside_and_block(network, trained=True)
+        gathered.append(itemsize * (outside + 2 * block) * devices.fsdp)
+        unreduced.append((itemsize * sum(gradients) + 4 * max(gradients)) * devices.fsdp)
+        if (sizes := Transformer.of(network, devices, plan.config.policy)) is not None:
+            transformers.append(sizes)
+            casts += sizes.autocast * (2 * (outside + block) if sizes.checkpointing else num_bytes(network, itemsize=2))
+    stages: dict[str, dict[str, int]] = {}
+    for stage, (prompts, rows) in generation(plan, encoder, splits, devices.ranks).items():
+        policy = transformers[0]
+        whole = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
+        parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
+        stages[stage] = {"gathered weights": whole, **parts}
+    if networks.reference is not None or plan.algorithm.samples_responses:
+        stages["scoring"] = {"gathered weights": max(gathered), "activations": max(x.scoring(micro) for x in transformers)}
+    update = {"gathered weights": max(gathered), "gathered gradients": max(unreduced), "cast weights": casts}
+    stages["update"] = update | {"activations": sum(x.training(micro) for x in transformers)}
+    stages["optimizer step"] = {"activations": held["gradients"]}
+    if devices.on_cpu:
+        held["interpreter and libraries"] = PROCESS
+        stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}
+    return Footprint({stage: held | parts for stage, parts in stages.items()}, {} if devices.on_cpu else host, micro)
 
 
-def persistent(learner: Learner, devices: Devices, state: int, *, offloaded: bool = False) -> dict[str, int]:
-    """What a rank holds all along. `state`: bytes of the optimizer's, of whole networks. `offloaded`: what it holds on the CPU instead."""
-    networks, reference = list(learner.networks.values()), learner.reference.networks
-    trained, shards = size(networks, trained=True), devices.shards
-    cut = {
-        "weights": size(networks) // shards,
-        "gradients": trained // shards,
-        "optimizer state": state // shards,
-        "reference": size(reference) // shards,
-    }
-    whole = {"gradient buckets": trained * devices.buckets, "reward models": size(x for judge in _judges(learner) for x in judge.networks)}
-    if offloaded:
-        return cut if devices.offload else {}
-    return (dict.fromkeys(cut, 0) if devices.offload else cut) | whole
-
-
-def size(networks: Iterable[nn.Module], dtype: torch.dtype | None = None, *, trained: bool = False) -> int:
-    """Bytes of the networks' weights and buffers, shared ones once; in another type if one is given. `trained`: of trained weights only."""
-    return sum(_bytes(x, dtype) for x in _tensors(networks) if x.requires_grad or not trained)
-
-
-def _stages(plan: Plan, learner: Learner, devices: Devices, temporary: Peak) -> dict[str, dict[str, Peak]]:
-    """What each stage of an iteration holds beside what is held all along."""
-    work = workload(plan, learner, devices.ranks)
-    networks, policy = list(learner.networks.values()), getattr(learner, "policy", None)
-    trained = Peak.of(*(_bytes(x) for x in _tensors(networks) if x.requires_grad))
-    blocks = _at_most(_gathered(network, devices.gathered) for network in networks) if devices.sharded else Peak()
-    gradients = _at_most(_unreduced(network, devices.gathered) for network in networks) if devices.sharded else Peak()
-    everything = Peak.of(*(_bytes(x, devices.gathered) for x in _tensors([policy]))) if policy is not None and devices.sharded else Peak()
-    if devices.gathered is not None:  # it is what is computed with
-        for network in (*networks, *learner.reference.networks):
-            retype(network, devices.gathered)
-    stages: dict[str, dict[str, Peak]] = {}
-    for stage, asked in work.decoded.items():
-        assert policy is not None  # who samples has one
-        found, cache = rehearsal.decoding(policy, learner.rollout, asked, autocast=devices.autocast), _cache(policy, asked.rows, devices)
-        stages[stage] = {"gathered weights": everything, "key-value cache": cache, "activations": found - cache}
-    if policy is not None and (learner.reference or plan.algorithm.samples_responses):
-        found = rehearsal.scoring(policy, work.micro, autocast=devices.autocast)
-        stages["scoring"] = {"gathered weights": blocks, "activations": found}
-    # One microbatch alone makes the gradients while its activations go; on the CPU, in new places all the same.
-    alone = work.step <= work.micro.num and not devices.sharded and not devices.on_cpu
-    found = rehearsal.update(learner, work.micro, autocast=devices.autocast, keep_gradients=alone)
-    found = found - trained if alone else found
-    stages["update"] = {"gathered weights": blocks, "gathered gradients": gradients, "activations": found}
-    share = Peak(*(x // devices.shards for x in (temporary.total, temporary.small, temporary.large)))
-    stages["optimizer step"] = {} if devices.offload else {"activations": share}
-    return stages
-
-
-def _with(held: Mapping[str, int], parts: Mapping[str, Peak]) -> dict[str, int]:
-    return {**held, **{name: x.total for name, x in parts.items()}}
-
-
-def _gathered(network: nn.Module, dtype: torch.dtype | None) -> Peak:
-    """Weights that FSDP2 has brought together while it runs through a network: those outside of blocks, and blocks."""
-    root, block = _cut(network)
-    return Peak.of(sum(_bytes(x, dtype) for x in root), *[sum(_bytes(x, dtype) for x in block)] * PREFETCHED)
-
-
-def _unreduced(network: nn.Module, dtype: torch.dtype | None) -> Peak:
-    """Whole gradients, of the weights outside of blocks all along backward and of a block, and what is sent of them in float32."""
-    root, block = ([x for x in part if x.requires_grad] for part in _cut(network))
-    sent = max(sum(_bytes(x, torch.float32) for x in part) for part in (root, block))
-    return Peak.of(sum(_bytes(x, dtype) for x in root), sum(_bytes(x, dtype) for x in block), sent)
-
-
-def _cut(network: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Weights outside of blocks, and of the largest block."""
-    blocks = [list(_tensors([block])) for block in sharding.blocks(network)]
+def _outside_and_block(network: nn.Module, *, trained: bool = False) -> tuple[int, int]:
+    """Number of weights outside of transformer blocks, and in the largest block."""
+    blocks = [tensors(block, trained=trained) for block in sharding.blocks(network)]
     inside = {id(x) for block in blocks for x in block}
-    return [x for x in _tensors([network]) if id(x) not in inside], max(blocks, key=lambda block: sum(map(_bytes, block)), default=[])
-
-
-def _cache(policy: Any, rows: Rows, devices: Devices) -> Peak:
-    """Keys and values of every row, layer and head."""
-    config = policy.model.config.get_text_config()
-    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
-    features = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    dtype = devices.autocast or policy.model.dtype
-    return Peak.of(*[rows.num * rows.length * heads * features * dtype.itemsize] * (2 * config.num_hidden_layers))
-
-
-def _at_most(peaks: Iterable[Peak]) -> Peak:
-    return max(peaks, key=lambda peak: peak.total)
-
-
-def _tensors(networks: Iterable[nn.Module]) -> Iterator[torch.Tensor]:
-    seen: set[int] = set()
-    for network in networks:
-        for x in (*network.parameters(), *network.buffers()):
-            if id(x) not in seen:
-                seen.add(id(x))
-                yield x
-
-
-def _bytes(x: torch.Tensor, dtype: torch.dtype | None = None) -> int:
-    return x.numel() * (dtype or x.dtype).itemsize
-
-
-def _judges(learner: Learner) -> list[RewardModelBase]:
-    """Rewards and judges that read with a network of their own."""
-    found: list[RewardModelBase] = []
-
-    def visit(x: Any) -> None:
-        if isinstance(x, RewardModelBase):
-            found.append(x)
-        elif isinstance(x, Mapping):
-            for value in x.values():
-                visit(value)
-        elif isinstance(x, list | tuple):
-            for value in x:
-                visit(value)
-        elif is_dataclass(x) and not isinstance(x, type):
-            visit([getattr(x, f.name) for f in fields(x)])
-            visit(getattr(x, "scorer", None))
-
-    visit([learner.reward, getattr(learner, "judge", None)])
-    return found
+    outside = sum(x.numel() for x in tensors(network, trained=trained) if id(x) not in inside)
+    return outside, max((sum(x.numel() for x in block) for block in blocks), default=0)

@@ -1,4 +1,4 @@
-"""What a policy's log-probabilities of preferred and rejected responses should be: DPO and its relatives."""
+"""Preference losses on a policy's log-probabilities of preferred and rejected responses: DPO and related methods."""
 
 from rlmods.preference.ipo import IPO
 from rlmods.preference.kto import KTO

@@ -10,28 +10,28 @@ from torch import Tensor
 
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.types import check_bounds
 
 
 @dataclass(frozen=True)
 class IPO:
-    """(h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x): a gap to reach, where DPO's pull never ends.
+    """IPO loss: (h_w - h_l - 1 / (2 beta))^2, with h = log pi(y | x) / pi_ref(y | x). The gap has a finite target, unlike DPO's.
 
     IPO, arXiv:2310.12036, equation 17 (beta is the paper's tau). Mean over all strict pairs of a ranking; ties contribute nothing."""
 
     beta: float = 0.1
-    """How dear it is to leave the reference; above 0."""
+    """Strength of the regularisation towards the reference; above 0."""
 
     needs_reference: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ValueError(f"IPO: beta must be above 0, got {self.beta}")
+        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
     def reward(
         self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
     ) -> Float[Tensor, "P K"]:
-        """The implicit reward beta h."""
+        """Implicit reward beta h."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""Kahneman-Tversky optimisation: a verdict on single responses is enough."""
+"""Kahneman-Tversky optimisation: learning from labels of single responses."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from torch import Tensor
 
 from rlmods.ops import masked_mean
 from rlmods.preference.terms import log_ratio
+from rlmods.types import check_bounds
 
 
 @dataclass(frozen=True)
 class KTO:
-    """w_D (1 - sigmoid(r - z)) for a desirable response (rank 0), w_U (1 - sigmoid(z - r)) for any other, with
-    r = beta log pi(y | x) / pi_ref(y | x) and z = beta KL(pi || pi_ref) the point from which gains and losses are felt.
+    """KTO loss: w_D (1 - sigmoid(r - z)) for a desirable response (rank 0), w_U (1 - sigmoid(z - r)) for any other, with
+    r = beta log pi(y | x) / pi_ref(y | x) and the reference point z = beta KL(pi || pi_ref).
 
-    KTO, arXiv:2402.01306, equation 8. Mean over a prompt's responses: a pair is two of them, a labelled response one. `kl` is the paper's
+    KTO, arXiv:2402.01306, equation 8. Mean over a prompt's responses: two of a pair, one of a labelled response. `kl` is the paper's
     estimate, max(0, mean of log pi(y' | x) / pi_ref(y' | x)) over responses y' to other prompts of the optimizer step, without a
-    gradient: whoever calls this computes it once, before the step is cut into microbatches."""
+    gradient. The caller computes it once per optimizer step, before the step is split into microbatches."""
 
     beta: float = 0.1
-    """How soon gains and losses are felt no more; above 0."""
+    """Slope of the sigmoid: larger ones saturate at smaller log-ratios; above 0."""
     desirable_weight: float = 1.0
-    """w_D. The paper keeps (w_D * number of desirable) / (w_U * number of undesirable) between 1 and 4/3."""
+    """w_D, above 0. The paper keeps (w_D * number of desirable) / (w_U * number of undesirable) between 1 and 4/3."""
     undesirable_weight: float = 1.0
-    """w_U."""
+    """w_U, above 0."""
 
     needs_reference: ClassVar[bool] = True
     needs_pairs: ClassVar[bool] = False
     needs_kl: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        for name in ("beta", "desirable_weight", "undesirable_weight"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"KTO: {name} must be above 0, got {getattr(self, name)}")
+        values = {"beta": self.beta, "desirable_weight": self.desirable_weight, "undesirable_weight": self.undesirable_weight}
+        check_bounds(self, "preference", {name: (value > 0, "above 0") for name, value in values.items()})
 
     def reward(
         self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
     ) -> Float[Tensor, "P K"]:
-        """The implicit reward r."""
+        """Implicit reward r."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
@@ -54,5 +54,5 @@ class KTO:
     ) -> Float[Tensor, " P"]:
         gain = self.reward(logprobs, ref_logprobs, num_tokens) - self.beta * kl.detach()
         # 1 - sigmoid(x) = sigmoid(-x)
-        desirable, other = self.desirable_weight * torch.sigmoid(-gain), self.undesirable_weight * torch.sigmoid(gain)
-        return masked_mean(torch.where(rank == 0, desirable, other), num_tokens > 0)
+        desirable, undesirable = self.desirable_weight * torch.sigmoid(-gain), self.undesirable_weight * torch.sigmoid(gain)
+        return masked_mean(torch.where(rank == 0, desirable, undesirable), num_tokens > 0)

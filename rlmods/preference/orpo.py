@@ -1,4 +1,4 @@
-"""Odds ratio preference optimisation: imitation and preference in one loss, no reference."""
+"""Odds ratio preference optimisation: SFT and preference in one loss, without a reference."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import imitation, per_token
 from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.types import check_bounds
 
-NEVER_CERTAIN = -1e-6
-"""Mean log-probability above which odds are no longer told apart: they are infinite at 0."""
+MAX_MEAN_LOGPROB = -1e-6
+"""Upper bound of the mean log-probability that odds are computed from: at 0 they are infinite."""
 
 
 @dataclass(frozen=True)
 class ORPO:
-    """-log p_w + beta * -log sigmoid(log odds_w - log odds_l), with log p = log pi(y | x) / |y| and odds = p / (1 - p).
+    """ORPO loss: -log p_w + beta * -log sigmoid(log odds_w - log odds_l), with log p = log pi(y | x) / |y| and odds = p / (1 - p).
 
-    ORPO, arXiv:2403.07691, equations 6 and 7 (beta is the paper's lambda); the first term is the imitation of the best response. Mean over
+    ORPO, arXiv:2403.07691, equations 6 and 7 (beta is the paper's lambda). The first term is the SFT loss on the best response. Mean over
     all strict pairs of a ranking; ties contribute nothing."""
 
     beta: float = 0.1
-    """Weight of the preference beside the imitation; above 0."""
+    """Weight of the preference term; above 0."""
 
     needs_reference: ClassVar[bool] = False
     needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ValueError(f"ORPO: beta must be above 0, got {self.beta}")
+        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
     def reward(
         self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
     ) -> Float[Tensor, "P K"]:
-        """beta times the log-odds."""
+        """Log-odds, scaled by beta."""
         return self.beta * log_odds(logprobs, num_tokens)
 
     def __call__(
@@ -53,6 +53,6 @@ class ORPO:
 
 
 def log_odds(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-    """log(p / (1 - p)), with log p = log pi(y | x) / |y|."""
-    mean = per_token(logprobs, num_tokens).clamp(max=NEVER_CERTAIN)
+    """Log-odds log(p / (1 - p)), with log p = log pi(y | x) / |y|."""
+    mean = per_token(logprobs, num_tokens).clamp(max=MAX_MEAN_LOGPROB)
     return mean - torch.log(-torch.expm1(mean))

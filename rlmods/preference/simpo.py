@@ -1,4 +1,4 @@
-"""Simple preference optimisation: no reference."""
+"""Simple preference optimisation, without a reference."""
 
 from __future__ import annotations
 
@@ -11,32 +11,30 @@ from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import per_token
 from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.types import check_bounds
 
 
 @dataclass(frozen=True)
 class SimPO:
-    """-log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|: what ranks responses is what generates them.
+    """SimPO loss: -log sigmoid(r_w - r_l - gamma), with r = beta log pi(y | x) / |y|, the mean log-probability that also guides generation.
 
     SimPO, arXiv:2405.14734, equation 6. Mean over all strict pairs of a ranking; ties contribute nothing."""
 
     beta: float = 2.0
     """Scale of the reward; above 0."""
     gamma: float = 1.0
-    """By how much the better response should win, in units of the reward; at least 0."""
+    """Target margin between the rewards of the better and the worse response; at least 0."""
 
     needs_reference: ClassVar[bool] = False
     needs_pairs: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        if not self.beta > 0:
-            raise ValueError(f"SimPO: beta must be above 0, got {self.beta}")
-        if not self.gamma >= 0:
-            raise ValueError(f"SimPO: gamma must be at least 0, got {self.gamma}")
+        check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")})
 
     def reward(
         self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
     ) -> Float[Tensor, "P K"]:
-        """The implicit reward r."""
+        """Implicit reward r."""
         return self.beta * per_token(logprobs, num_tokens)
 
     def __call__(

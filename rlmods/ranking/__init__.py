@@ -1,4 +1,4 @@
-"""What the scores of ranked responses should be: the losses of reward models."""
+"""Reward model losses on the scores of ranked responses."""
 
 from rlmods.ranking.bradley_terry import BradleyTerry
 from rlmods.ranking.plackett_luce import PlackettLuce

@@ -14,13 +14,13 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True)
 class BradleyTerry:
-    """-log sigmoid(s_w - s_l - margin), mean over all strict pairs of a ranking: K (K - 1) / 2 of them from K scores without ties.
+    """Pairwise loss: -log sigmoid(s_w - s_l - margin), mean over all strict pairs of a ranking (K (K - 1) / 2 from K scores without ties).
 
-    InstructGPT, arXiv:2203.02155, equation 1. All pairs of a prompt share one forward, so that none of its responses is learned by heart.
-    Ties contribute nothing."""
+    InstructGPT, arXiv:2203.02155, equation 1. All pairs of a prompt share one forward, which prevents overfitting to single responses. Ties
+    contribute nothing."""
 
     margin: bool = False
-    """Take the data's margin off the gap: clear cases must be told further apart (Llama 2, arXiv:2307.09288, equation 2)."""
+    """Subtract the data's margin from the gap, so that clear preferences need a larger one (Llama 2, arXiv:2307.09288, equation 2)."""
 
     def __call__(
         self,
@@ -32,11 +32,11 @@ class BradleyTerry:
         """Loss of each prompt.
 
         Raises:
-            UserError: a margin is asked for, and the data has none.
+            UserError: `margin` is set and the data has no margins.
         """
         gap = gaps(scores, present)
         if self.margin:
             if margin is None:
-                raise UserError("ranking.margin=true, and the data has no margin: type ranking.margin=false")
+                raise UserError("ranking.margin=true, but the data has no margins: type ranking.margin=false")
             gap = gap - margin[:, None, None]
         return pair_mean(-logsigmoid(gap), better(rank, present))

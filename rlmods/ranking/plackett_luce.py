@@ -1,4 +1,4 @@
-"""Rankings as a sequence of choices."""
+"""Rankings as sequences of choices."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rlmods.ranking.pairs import better
 
 @dataclass(frozen=True)
 class PlackettLuce:
-    """-sum_k log(exp(s_k) / sum of exp(s_j) over j = k and all ranked below k): the best is chosen first, then the best of the rest.
+    """Listwise loss: -sum_k log(exp(s_k) / sum of exp(s_j) over j = k and all ranked below k). The best is chosen first, then the next.
 
-    Plackett 1975, "The Analysis of Permutations", and Luce 1959; DPO's appendix A.3 (arXiv:2305.18290) writes it as equation 18. Two
-    candidates give Bradley-Terry. Ties contribute nothing: each tied candidate is chosen from itself and what is worse than both."""
+    Plackett 1975, "The Analysis of Permutations", and Luce 1959; equation 18 in DPO's appendix A.3 (arXiv:2305.18290). Two candidates give
+    Bradley-Terry. Ties contribute nothing: a tied candidate is compared only with the candidates ranked below it."""
 
     def __call__(
         self,
@@ -27,6 +27,6 @@ class PlackettLuce:
         margin: Float[Tensor, " P"] | None,
     ) -> Float[Tensor, " P"]:
         scores = torch.where(present, scores, 0.0)
-        among = better(rank, present) | torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
-        choice = torch.where(among, scores[:, None, :], -torch.inf).logsumexp(2) - scores
-        return masked_sum(choice, present)
+        choices = better(rank, present) | torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
+        loss = torch.where(choices, scores[:, None, :], -torch.inf).logsumexp(2) - scores
+        return masked_sum(loss, present)

@@ -1,4 +1,4 @@
-"""How far one update may move the policy from the one that sampled."""
+"""Ratio policies: importance ratios and advantages to the objective of an update, clipped or not."""
 
 from rlmods.ratio.cispo import CISPO
 from rlmods.ratio.clipped import Clipped

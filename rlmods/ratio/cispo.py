@@ -8,16 +8,16 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.ops import importance
-from rlmods.types import Surrogate
+from rlmods.ops import importance_ratio
+from rlmods.types import Surrogate, check_bounds
 
 
 @dataclass(frozen=True)
 class CISPO:
-    """sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old): every token keeps a gradient, only its weight is bounded.
+    """Clipped importance weight: sg[clip(r, 1 - low, 1 + high)] A log(pi / pi_old). Every token keeps a gradient; its weight is bounded.
 
-    MiniMax-M1 (CISPO), arXiv:2506.13585, equations 4 and 5. The paper writes log pi for log(pi / pi_old); pi_old is a constant, so the
-    gradient is the same and the value is 0 on policy. `clipped` marks the tokens whose weight was bounded."""
+    MiniMax-M1 (CISPO), arXiv:2506.13585, equations 4 and 5. The paper has log pi instead of log(pi / pi_old); pi_old is a constant, so the
+    gradient is the same, and the value is 0 on-policy. `clipped` marks the tokens whose weight was clipped."""
 
     low: float | None = None
     """The lower bound is 1 - low. None: no lower bound, as in the paper's runs."""
@@ -25,12 +25,11 @@ class CISPO:
     """The upper bound is 1 + high. None: no upper bound."""
 
     def __post_init__(self) -> None:
-        for name in ("low", "high"):
-            if getattr(self, name) is not None and not getattr(self, name) >= 0:
-                raise ValueError(f"CISPO: {name} must be at least 0 or null, got {getattr(self, name)}")
+        bounds = {"low": self.low, "high": self.high}
+        check_bounds(self, "ratio", {name: (bound is None or bound >= 0, "at least 0 or null") for name, bound in bounds.items()})
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
-        ratio, advantages = importance(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
+        ratio, advantages = importance_ratio(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
         lower, upper = 0.0 if self.low is None else 1 - self.low, torch.inf if self.high is None else 1 + self.high
         weight = ratio.clamp(lower, upper)
         return Surrogate(weight * advantages * torch.where(mask, log_ratio, 0.0), (weight != ratio) & (advantages != 0))

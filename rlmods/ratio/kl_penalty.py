@@ -1,4 +1,4 @@
-"""A penalty on the distance from the policy that sampled, instead of a clip."""
+"""KL penalty from the old policy instead of a clip."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from rlmods.ops import MAX_EXPONENT
-from rlmods.types import Surrogate
+from rlmods.types import Surrogate, check_bounds
 
 
 @dataclass
 class KLPenalty:
-    """r A - beta (r - 1 - log r), and after every iteration beta is doubled where d > 1.5 target and halved where d < target / 1.5.
+    """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5 target and halves if d < target / 1.5.
 
-    PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens come from pi_old, so E[r] = 1 and E[r - 1 - log r] is
-    KL(pi_old || pi), without bias in value and in gradient; it is at least 0 on every token. d is the iteration's `train/kl_update`, the
-    mean of that estimate (nats per token) after its last step. Nothing is ever clipped. beta is saved and restored with the run."""
+    PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens are sampled from pi_old, so E[r] = 1 and r - 1 - log r is an
+    estimate of KL(pi_old || pi), unbiased in value and gradient and at least 0 on every token. d is the iteration's `train/kl_update`, the
+    mean of that estimate (nats per token) after its last step. Nothing is clipped. beta is saved in checkpoints."""
 
     coefficient: float = 1.0
-    """beta: at the start of the run where it is given, and from then on the current one; at least 0."""
+    """beta, at least 0: the initial value in the configuration, the current value while training."""
     target: float = 0.01
-    """Distance of an update from the policy that sampled, nats per token; above 0."""
+    """Target KL divergence between the old policy and the updated one, nats per token; above 0."""
 
     def __post_init__(self) -> None:
-        if not (isfinite(self.coefficient) and self.coefficient >= 0):
-            raise ValueError(f"KLPenalty: coefficient must be at least 0, got {self.coefficient}")
-        if not self.target > 0:
-            raise ValueError(f"KLPenalty: target must be above 0, got {self.target}")
+        rules = {
+            "coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0"),
+            "target": (self.target > 0, "above 0"),
+        }
+        check_bounds(self, "ratio", rules)
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
         d = torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT)
@@ -40,10 +41,10 @@ class KLPenalty:
         return Surrogate(objective, torch.zeros_like(mask))
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
-        distance = metrics.get("train/kl_update", self.target)
-        if distance > 1.5 * self.target:
+        kl = metrics.get("train/kl_update", self.target)
+        if kl > 1.5 * self.target:
             self.coefficient *= 2
-        elif distance < self.target / 1.5:
+        elif kl < self.target / 1.5:
             self.coefficient /= 2
 
     def state_dict(self) -> dict[str, Any]:

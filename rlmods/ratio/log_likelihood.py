@@ -1,4 +1,4 @@
-"""Weighted log-likelihood: no importance ratio at all."""
+"""Weighted log-likelihood, without an importance ratio."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from rlmods.types import Surrogate
 
 @dataclass(frozen=True)
 class LogLikelihood:
-    """A log(pi / pi_old): the gradient is A grad log pi, however far pi has moved; supervised fine-tuning where A is 1.
+    """Weighted log-likelihood: A log(pi / pi_old), whose gradient is A grad log pi at any distance from pi_old; with A = 1, SFT.
 
-    RFT, arXiv:2308.01825. pi_old is a constant that makes the value 0 on policy. Nothing is ever clipped."""
+    RFT, arXiv:2308.01825. pi_old is a constant that makes the value 0 on-policy. Nothing is clipped."""
 
     level: ClassVar = "none"
 

@@ -8,27 +8,26 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from rlmods.ops import importance
-from rlmods.types import Surrogate
+from rlmods.ops import importance_ratio
+from rlmods.types import Surrogate, check_bounds
 
 
 @dataclass(frozen=True)
 class Soft:
-    """f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)): the gradient fades with the distance from r = 1 instead of stopping at a bound.
+    """Soft gate: f(r) A with f(r) = 4 / tau * sigmoid(tau (r - 1)). The gradient decays with the distance from r = 1; no hard clip.
 
-    SAPO, arXiv:2511.20347. f'(1) = 1 for every tau, so the first step is plain policy gradient. Nothing is ever clipped."""
+    SAPO, arXiv:2511.20347. f'(1) = 1 for every tau, so the first step is the plain policy gradient. Nothing is clipped."""
 
     positive_temperature: float = 1.0
-    """tau where A > 0."""
+    """tau where A > 0; above 0."""
     negative_temperature: float = 1.05
-    """tau elsewhere; larger, because pushing one token down pushes all others up and so spreads noise."""
+    """tau elsewhere, above 0. Larger, because lowering one token's probability raises that of all others, which adds noise."""
 
     def __post_init__(self) -> None:
-        for name in ("positive_temperature", "negative_temperature"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Soft: {name} must be above 0, got {getattr(self, name)}")
+        taus = {"positive_temperature": self.positive_temperature, "negative_temperature": self.negative_temperature}
+        check_bounds(self, "ratio", {name: (tau > 0, "above 0") for name, tau in taus.items()})
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
-        ratio, advantages = importance(log_ratio, mask), torch.where(mask, advantages, 0.0)
+        ratio, advantages = importance_ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
         tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature).to(ratio.dtype)
         return Surrogate(torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, torch.zeros_like(mask))

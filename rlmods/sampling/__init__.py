@@ -1,4 +1,4 @@
-"""Which responses are worth training on."""
+"""Selection of the responses to train on."""
 
 from rlmods.sampling.best_of import BestOf
 from rlmods.sampling.dynamic import Dynamic

@@ -1,4 +1,4 @@
-"""Train on the groups that teach something."""
+"""Training on the groups whose scores differ."""
 
 from __future__ import annotations
 
@@ -9,23 +9,24 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.ops import constant_group, group_reduce
+from rlmods.types import check_bounds
 
 
 @dataclass(frozen=True)
 class Dynamic:
-    """Keeps a whole group iff its scores are not all equal: 0 < #correct < G. DAPO, arXiv:2503.14476, equation 11.
+    """Dynamic sampling: keep a whole group iff its scores are not all equal, 0 < #correct < G. DAPO, arXiv:2503.14476, equation 11.
 
-    A group without any difference has advantage 0 everywhere: it costs time and dilutes the mean. NaN marks an unscored response: it does
-    not decide, and stays or goes with its group. `low` and `high` also bound the group's mean score, to pick prompts by difficulty."""
+    A group of equal scores has advantage 0 everywhere: it costs time and dilutes the mean. NaN marks an unscored response, which is ignored
+    here and kept or dropped with its group. `low` and `high` also bound the group's mean score, to select prompts by difficulty."""
 
     low: float | None = None
-    """Least mean score of a group that is kept, or None."""
+    """Lowest mean score of a group that is kept. None: no bound."""
     high: float | None = None
-    """Greatest mean score of a group that is kept, or None."""
+    """Highest mean score of a group that is kept. None: no bound."""
 
     def __post_init__(self) -> None:
-        if self.low is not None and self.high is not None and not self.low <= self.high:
-            raise ValueError(f"Dynamic: low must be at most high, got {self.low} and {self.high}")
+        ordered = self.low is None or self.high is None or self.low <= self.high
+        check_bounds(self, "sampling", {"low": (ordered, f"at most sampling.high={self.high}")})
 
     def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
         scored = ~scores.isnan()

@@ -1,4 +1,4 @@
-"""Train on everything."""
+"""Training on every response."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Fixed:
-    """Every response is kept: an iteration is a fixed number of prompts."""
+    """Keep every response: the number of prompts per iteration is fixed."""
 
     def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
         return torch.ones_like(scores, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Learning-rate schedules, by iteration."""
+"""Learning rate schedules, by iteration."""
 
 from rlmods.schedule.schedule import Schedule
 

@@ -1,4 +1,4 @@
-"""The learning rate over a run."""
+"""Learning rate schedule."""
 
 from __future__ import annotations
 
@@ -6,30 +6,33 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from rlmods.types import check_bounds
+
 
 @dataclass(frozen=True)
 class Schedule:
-    """Factor on the learning rate: linear warm-up, then constant or decaying to `final` at the last iteration."""
+    """Learning rate factor: linear warm-up, then constant or decaying to `final` at the last iteration."""
 
     warmup: int = 0
-    """Iterations of linear warm-up; the first one already moves."""
+    """Iterations of linear warm-up. The first one has a factor above 0."""
     decay: Literal["constant", "linear", "cosine"] = "constant"
-    """What follows."""
+    """Shape of the schedule after the warm-up."""
     final: float = 0.0
-    """Factor that a decaying schedule ends with."""
+    """Factor at the end of a decaying schedule."""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.warmup, int) or self.warmup < 0:
-            raise ValueError(f"schedule.warmup={self.warmup}: must be a whole number, 0 or more")
-        if self.decay not in ("constant", "linear", "cosine"):
-            raise ValueError(f"schedule.decay={self.decay}: must be constant, linear or cosine")
+        rules = {
+            "warmup": (isinstance(self.warmup, int) and self.warmup >= 0, "a whole number, 0 or more"),
+            "decay": (self.decay in ("constant", "linear", "cosine"), "constant, linear or cosine"),
+        }
+        check_bounds(self, "schedule", rules)
 
     def __call__(self, iteration: int, max_iterations: int) -> float:
-        """Factor for the iteration that starts after `iteration` completed ones."""
+        """Return the factor for the iteration that follows `iteration` completed ones."""
         if iteration < self.warmup:
             return (iteration + 1) / (self.warmup + 1)
         if self.decay == "constant":
             return 1.0
         progress = min(1.0, (iteration - self.warmup) / max(1, max_iterations - 1 - self.warmup))
-        share = 1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-        return self.final + (1 - self.final) * share
+        remaining = 1 - progress if self.decay == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return self.final + (1 - self.final) * remaining

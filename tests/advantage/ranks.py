@@ -1,4 +1,4 @@
-"""Several ranks in one process: threads whose `across_ranks` adds up what each of them brings."""
+"""Several ranks in one process: threads that share an `across_ranks` which sums over them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from torch import Tensor
 
 
 def on_ranks(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *work: Callable[[], Any]) -> list[Any]:
-    """What each rank's work returns, done at the same time."""
-    barrier, brought = Barrier(len(work), timeout=30), {}
+    """Run one callable per rank concurrently and return their results."""
+    barrier, inputs = Barrier(len(work), timeout=30), {}
 
     def across_ranks(x: Tensor) -> Tensor:
-        brought[get_ident()] = x
+        inputs[get_ident()] = x
         barrier.wait()
-        total = sum(brought.values())
+        total = sum(inputs.values())
         barrier.wait()
         return total
 

@@ -19,13 +19,13 @@ def test_equals_the_loop(b: Batch, threshold: float) -> None:
         assert advantages[i].tolist() == [float(accepted and t in ts) for t in range(b.mask.shape[1])]
 
 
-def test_the_threshold_itself_passes() -> None:
+def test_reward_equal_to_the_threshold_is_accepted() -> None:
     rewards = torch.tensor([[0.25, 0.25], [0.25, 0.125], [1.0, -0.5]])
     advantages = Accept(0.5)(rewards, torch.ones(3, 2, dtype=torch.bool), torch.tensor([0, 0, 0])).advantages
     assert advantages.tolist() == [[1, 1], [0, 0], [1, 1]]
 
 
-def test_with_the_log_likelihood_its_gradient_is_that_of_imitating_what_passed() -> None:
+def test_gradient_with_log_likelihood_is_sft_on_accepted_responses() -> None:
     b = batch(8, 6, seed=2)
     logprobs = b.log_ratio.clone().requires_grad_()
     advantages = Accept(0.0)(b.rewards, b.mask, b.group).advantages

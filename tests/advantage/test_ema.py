@@ -12,13 +12,13 @@ from tests.support.batches import Batch, batch, batches, few
 
 
 def scores(b: Batch) -> list[float]:
-    """Total rewards of the scored rows, by a loop."""
+    """Total rewards of the scored rows, computed in a loop."""
     rows = ([float(r) for r, m in zip(rs, ms, strict=True) if m] for rs, ms in zip(b.rewards, b.mask, strict=True))
     return [sum(row) for row in rows if row]
 
 
 def outcome(*rewards: float) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """One-token responses."""
+    """Rewards, mask and groups of one-token responses."""
     x = torch.tensor(rewards, dtype=torch.float64)[:, None]
     return x, torch.ones_like(x, dtype=torch.bool), torch.arange(len(rewards))
 
@@ -30,18 +30,18 @@ def test_equals_the_loop(calls: list[Batch], decay: float) -> None:
     for b in calls:
         p = b.poisoned()
         advantages = part(p.rewards, p.mask, p.group).advantages
-        own = scores(b)
-        if not own:
+        row_scores = scores(b)
+        if not row_scores:
             assert (advantages == 0).all()
             continue
-        mean = sum(own) / len(own)
+        mean = sum(row_scores) / len(row_scores)
         baseline = mean if baseline is None else baseline
-        want = torch.where(b.mask, torch.where(b.mask, b.rewards, 0).sum(1, keepdim=True) - baseline, 0)
-        torch.testing.assert_close(advantages, want)
+        expected = torch.where(b.mask, torch.where(b.mask, b.rewards, 0).sum(1, keepdim=True) - baseline, 0)
+        torch.testing.assert_close(advantages, expected)
         baseline = decay * baseline + (1 - decay) * mean
 
 
-def test_the_baseline_is_that_of_earlier_calls() -> None:
+def test_baseline_is_the_mean_of_earlier_calls() -> None:
     part = EMA(0.75)
     assert part(*outcome(1.0, 3.0)).advantages[:, 0].tolist() == [-1, 1]
     assert part(*outcome(6.0)).advantages[:, 0].tolist() == [4]
@@ -49,14 +49,14 @@ def test_the_baseline_is_that_of_earlier_calls() -> None:
     assert part(*outcome(7.0)).advantages[:, 0].tolist() == [4]
 
 
-def test_a_baseline_of_0_is_one() -> None:
+def test_a_baseline_of_0_counts_as_a_baseline() -> None:
     part = EMA()
     part(*outcome(-1.0, 1.0))
     assert part(*outcome(2.0)).advantages[:, 0].tolist() == [2]
 
 
-def test_it_does_not_contain_the_reward_it_is_taken_from() -> None:
-    """After the first call, raising one reward raises its advantage by as much, and no other one."""
+def test_baseline_does_not_contain_the_current_rewards() -> None:
+    """After the first call, raising one reward raises its advantage by the same amount and leaves the others unchanged."""
     one, other = EMA(0.0), EMA(0.0)
     for part in (one, other):
         part(*outcome(0.5, -1.0))
@@ -64,7 +64,7 @@ def test_it_does_not_contain_the_reward_it_is_taken_from() -> None:
     assert moved[:, 0].tolist() == [10, 0]
 
 
-def test_an_unscored_response_leaves_the_mean() -> None:
+def test_unscored_responses_are_left_out_of_the_mean() -> None:
     rewards, mask, group = outcome(1.0, torch.nan, 3.0)
     mask[1] = False
     part = EMA()
@@ -72,7 +72,7 @@ def test_an_unscored_response_leaves_the_mean() -> None:
     assert part.state_dict() == {"mean": 2.0}
 
 
-def test_a_call_without_a_score_changes_nothing() -> None:
+def test_a_call_without_scored_rows_keeps_the_baseline() -> None:
     part = EMA()
     rewards, mask, group = outcome(5.0)
     assert (part(rewards, torch.zeros_like(mask), group).advantages == 0).all()
@@ -80,18 +80,18 @@ def test_a_call_without_a_score_changes_nothing() -> None:
 
 
 def test_two_ranks_share_one_baseline(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts, calls = EMA(), (EMA(), EMA()), [batch(7, 5, seed=s) for s in (1, 2, 3)]
+    single, parts, calls = EMA(), (EMA(), EMA()), [batch(7, 5, seed=s) for s in (1, 2, 3)]
     for b in calls:
-        want = whole(b.rewards, b.mask, b.group).advantages
+        expected = single(b.rewards, b.mask, b.group).advantages
         with monkeypatch.context() as patch:
             halves = [b.select(torch.arange(2)), b.select(torch.arange(2, 7))]
             work = [lambda p=p, h=h: p(h.rewards, h.mask, h.group).advantages for p, h in zip(parts, halves, strict=True)]
-            torch.testing.assert_close(torch.cat(on_ranks(patch, ema, *work)), want)
+            torch.testing.assert_close(torch.cat(on_ranks(patch, ema, *work)), expected)
     assert parts[0] is not parts[1]
-    assert parts[0].state_dict() == parts[1].state_dict() == pytest.approx(whole.state_dict())
+    assert parts[0].state_dict() == parts[1].state_dict() == pytest.approx(single.state_dict())
 
 
-def test_its_state_is_restored_exactly() -> None:
+def test_state_is_restored_exactly() -> None:
     part = EMA()
     part(*outcome(0.1, 0.7))
     state = copy.deepcopy(part.state_dict())
@@ -108,6 +108,6 @@ def test_its_state_is_restored_exactly() -> None:
 
 
 @pytest.mark.parametrize("bad", [-0.1, 1.0, float("nan")])
-def test_bad_fields_are_refused_by_name(bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(bad: float) -> None:
     with pytest.raises(ValueError, match="decay"):
         EMA(bad)

@@ -20,7 +20,7 @@ def test_equals_the_quadratic_sum_whatever_is_in_masked_slots(b: Batch, gamma: f
     torch.testing.assert_close(credit.returns, returns)
 
 
-def test_lambda_0_is_the_one_step_difference() -> None:
+def test_lambda_0_is_the_one_step_temporal_difference() -> None:
     rewards, values = torch.tensor([[0.0, 0.0, 1.0]]), torch.tensor([[0.5, 0.25, 0.75]])
     credit = GAE(0.5, 0.0)(rewards, torch.ones(1, 3, dtype=torch.bool), torch.tensor([0]), values)
     assert credit.advantages.tolist() == [[0.5 * 0.25 - 0.5, 0.5 * 0.75 - 0.25, 1 - 0.75]]
@@ -33,7 +33,7 @@ def test_lambda_1_is_monte_carlo() -> None:
     torch.testing.assert_close(credit.returns, torch.where(b.mask, to_go, 0))
 
 
-def test_an_outcome_reward_reaches_every_token_across_what_a_tool_said() -> None:
+def test_outcome_reward_reaches_every_token_across_tool_output() -> None:
     mask = torch.tensor([[False, True, True, False, False, True, True, False]])
     rewards = torch.zeros(1, 8)
     rewards[0, 6] = 2.0
@@ -43,7 +43,7 @@ def test_an_outcome_reward_reaches_every_token_across_what_a_tool_said() -> None
     assert only_last.returns.tolist() == [[0, 0, 0, 0, 0, 0, 2, 0]]
 
 
-def test_a_hole_in_a_row_is_the_same_as_a_row_without_it() -> None:
+def test_masked_slots_inside_a_row_are_skipped() -> None:
     b = batch(6, 7, seed=6, holes=0.4)
     credit = GAE(0.9, 0.8)(b.rewards, b.mask, b.group, b.values)
     for i, keep in enumerate(b.mask):
@@ -52,7 +52,7 @@ def test_a_hole_in_a_row_is_the_same_as_a_row_without_it() -> None:
             torch.testing.assert_close(credit.advantages[i, keep], tight.advantages[0])
 
 
-def test_whitening_comes_after_the_returns() -> None:
+def test_whitening_does_not_change_the_returns() -> None:
     b = batch(6, 7, seed=6).poisoned()
     plain, white = (GAE(whiten=w)(b.rewards, b.mask, b.group, b.values) for w in (False, True))
     torch.testing.assert_close(white.returns, plain.returns)
@@ -62,7 +62,7 @@ def test_whitening_comes_after_the_returns() -> None:
     assert (white.advantages[~b.mask] == 0).all()
 
 
-def test_whitening_a_single_token_is_no_nan() -> None:
+def test_whitening_a_single_token_gives_0() -> None:
     one = torch.tensor([[3.0, torch.nan]])
     credit = GAE(whiten=True)(one, torch.tensor([[True, False]]), torch.tensor([0]), one / 2)
     assert credit.advantages.tolist() == [[0, 0]]
@@ -78,6 +78,6 @@ def test_needs_values() -> None:
 
 @pytest.mark.parametrize("field", ["gamma", "lam"])
 @pytest.mark.parametrize("bad", [-0.1, 1.1, float("nan")])
-def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
     with pytest.raises(ValueError, match=field):
         GAE(**{field: bad})

@@ -17,7 +17,7 @@ def test_equals_the_loop(b: Batch) -> None:
     assert credit.returns is None
 
 
-def test_an_outcome_reward_is_measured_against_the_greedy_answer() -> None:
+def test_greedy_reward_is_subtracted_from_an_outcome_reward() -> None:
     mask = torch.tensor([[True, True, True], [True, False, False]])
     rewards = torch.tensor([[0.0, 0.0, 1.0], [0.0, torch.nan, torch.nan]])
     values = torch.tensor([[0.25] * 3, [0.25] * 3])
@@ -25,12 +25,12 @@ def test_an_outcome_reward_is_measured_against_the_greedy_answer() -> None:
     assert advantages.tolist() == [[0.75, 0.75, 0.75], [-0.25, 0, 0]]
 
 
-def test_as_good_as_the_greedy_answer_is_0() -> None:
+def test_reward_equal_to_the_greedy_one_gives_0() -> None:
     rewards, mask = torch.tensor([[0.0, 0.7]]), torch.ones(1, 2, dtype=torch.bool)
     assert Greedy()(rewards, mask, torch.tensor([0]), torch.full((1, 2), 0.7)).advantages.tolist() == [[0, 0]]
 
 
-def test_needs_a_greedy_answer() -> None:
+def test_needs_a_greedy_response() -> None:
     b = batch(2, 3, seed=0)
     assert Greedy.needs_greedy
     assert not getattr(Greedy(), "needs_values", False)

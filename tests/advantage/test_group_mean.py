@@ -15,7 +15,7 @@ def test_equals_the_loop(b: Batch) -> None:
 
 
 def test_keeps_the_scale_that_group_norm_divides_out() -> None:
-    rewards, group = torch.tensor([[1.0], [0.0], [10.0], [0.0]]), torch.tensor([0, 0, 1, 1])
+    rewards, group = torch.tensor([[1.0], [0.0], [10.0], [0.0]], dtype=torch.float64), torch.tensor([0, 0, 1, 1])
     mask = torch.ones_like(rewards, dtype=torch.bool)
     assert GroupMean()(rewards, mask, group).advantages[:, 0].tolist() == [0.5, -0.5, 5, -5]
     assert GroupNorm()(rewards, mask, group).advantages.abs().std() < 1e-5

@@ -38,33 +38,33 @@ def test_equal_rewards_give_exactly_0(eps: float, scores: list[float], dtype: to
     assert (outcome(torch.tensor(scores, dtype=dtype), part=GroupNorm(eps)) == 0).all()
 
 
-def test_a_small_true_difference_is_not_noise() -> None:
+def test_a_small_difference_is_not_treated_as_noise() -> None:
     assert outcome(torch.tensor([0.1, 0.1, 0.1, 0.101])).abs().min() > 0.1
 
 
 @few
 @given(st.lists(st.sampled_from([0.95, 1 / 3, 0.1, 0.1 + 1e-7, 0.0, 1.0, -1.0, 1e6]), min_size=1, max_size=16))
-def test_never_beyond_the_square_root_of_the_group(scores: list[float]) -> None:
+def test_advantages_are_bounded_by_the_square_root_of_the_group_size(scores: list[float]) -> None:
     advantages = outcome(torch.tensor(scores))
     assert advantages.isfinite().all()
     assert advantages.abs().max() <= len(scores) ** 0.5
 
 
-def test_groups_go_by_id_and_not_by_position() -> None:
-    """Shuffled rows carry their advantages along, and a lost row changes no other group."""
+def test_groups_are_defined_by_id_and_not_by_position() -> None:
+    """Shuffling the rows shuffles the advantages, and a missing row changes no other group."""
     scores = torch.tensor([1.0, 0.0, 0.5, 3.0, 2.0, 2.5], dtype=torch.float64)
     group = [4, 4, 4, 9, 9, 9]
-    whole = outcome(scores, group)
+    advantages_by_id = outcome(scores, group)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    torch.testing.assert_close(outcome(scores[order], [group[i] for i in order]), whole[order])
+    torch.testing.assert_close(outcome(scores[order], [group[i] for i in order]), advantages_by_id[order])
     without_first = outcome(scores[1:], group[1:])
-    torch.testing.assert_close(without_first[2:], whole[3:])
-    assert not torch.allclose(without_first[:2], whole[1:3])
-    assert whole[:3].sum().item() == pytest.approx(0)
-    assert whole[3:].sum().item() == pytest.approx(0)
+    torch.testing.assert_close(without_first[2:], advantages_by_id[3:])
+    assert not torch.allclose(without_first[:2], advantages_by_id[1:3])
+    assert advantages_by_id[:3].sum().item() == pytest.approx(0)
+    assert advantages_by_id[3:].sum().item() == pytest.approx(0)
 
 
-def test_an_unscored_response_leaves_its_group() -> None:
+def test_unscored_responses_are_left_out_of_their_group() -> None:
     rewards = torch.tensor([[1.0], [0.0], [torch.nan], [0.5]], dtype=torch.float64)
     mask, group = torch.tensor([[True], [True], [False], [True]]), torch.zeros(4, dtype=torch.long)
     advantages = GroupNorm()(rewards, mask, group).advantages
@@ -74,24 +74,24 @@ def test_an_unscored_response_leaves_its_group() -> None:
     assert (GroupNorm()(rewards, torch.zeros_like(mask), group).advantages == 0).all()
 
 
-def test_a_broken_reward_is_not_hidden() -> None:
+def test_a_nan_reward_gives_nan_advantages() -> None:
     assert outcome(torch.tensor([1.0, torch.nan, 0.0])).isnan().any()
 
 
 @few
 @given(batches)
-def test_garbage_in_masked_slots_changes_no_bit(b: Batch) -> None:
+def test_values_in_masked_slots_change_no_bit(b: Batch) -> None:
     p = b.poisoned()
     clean, dirty = (GroupNorm()(x.rewards, x.mask, x.group).advantages for x in (b, p))
     assert torch.equal(clean, dirty)
     assert (dirty[~b.mask] == 0).all()
 
 
-def test_says_that_it_needs_groups() -> None:
+def test_needs_groups() -> None:
     assert GroupNorm.needs_group
 
 
 @pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
-def test_bad_fields_are_refused_by_name(bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(bad: float) -> None:
     with pytest.raises(ValueError, match="eps"):
         GroupNorm(eps=bad)

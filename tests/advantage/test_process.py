@@ -10,7 +10,7 @@ from tests.support.reference import process
 
 
 def steps_of(b: Batch, seed: int = 0) -> Tensor:
-    """Some slots, true ones or not."""
+    """Random step ends, in the mask or not."""
     return torch.rand(b.mask.shape, generator=torch.Generator().manual_seed(seed)) < 0.4
 
 
@@ -27,7 +27,7 @@ def test_equals_the_loop(b: Batch, seed: int, eps: float, unbiased: bool) -> Non
 
 
 def test_by_hand() -> None:
-    """Two answers of three and one steps: mean 0.5 and std sqrt(1/3) over all four; a token is paid for what is still to come."""
+    """Two responses with three steps and one: mean 0.5 and std sqrt(1/3) over all four; each token sums over its own and later steps."""
     mask = torch.tensor([[True] * 6, [True, True, False, False, False, False]])
     rewards, steps = torch.zeros(2, 6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
     for i, t, r in ((0, 1, 1.0), (0, 3, 0.0), (0, 4, 1.0), (1, 1, 0.0)):
@@ -38,16 +38,16 @@ def test_by_hand() -> None:
     assert advantages[1].tolist() == pytest.approx([-unit, -unit, 0, 0, 0, 0], abs=1e-5)
 
 
-def test_one_step_a_response_is_group_norm() -> None:
+def test_one_step_per_response_equals_group_norm() -> None:
     b = batch(9, 6, seed=3)
     rewards = torch.where(last(b.mask), b.rewards, 0)
-    want = GroupNorm()(rewards, b.mask, b.group).advantages
-    assert want.abs().max() > 0.1
-    torch.testing.assert_close(Process()(rewards, b.mask, b.group, None, last(b.mask)).advantages, want)
+    expected = GroupNorm()(rewards, b.mask, b.group).advantages
+    assert expected.abs().max() > 0.1
+    torch.testing.assert_close(Process()(rewards, b.mask, b.group, None, last(b.mask)).advantages, expected)
 
 
-def test_every_step_of_the_group_counts_alike() -> None:
-    """Not a mean of each response's own mean: a long chain weighs more."""
+def test_every_step_of_the_group_has_the_same_weight() -> None:
+    """The mean is over steps and not over the responses' means: a response with more steps has more weight."""
     rewards, group = torch.tensor([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0]], dtype=torch.float64), torch.tensor([0, 0])
     mask = torch.tensor([[True] * 3, [True, False, False]])
     advantages = Process()(rewards, mask, group, None, mask).advantages
@@ -62,22 +62,22 @@ def test_equal_step_rewards_give_exactly_0(dtype: torch.dtype) -> None:
     assert (Process()(rewards, mask, torch.zeros(4, dtype=torch.long), None, steps).advantages == 0).all()
 
 
-def test_groups_go_by_id_and_an_unscored_response_leaves_its_group() -> None:
+def test_groups_are_defined_by_id_and_leave_out_unscored_responses() -> None:
     b = batch(9, 6, seed=3)
     steps = steps_of(b)
-    whole = Process()(b.rewards, b.mask, b.group, None, steps).advantages
+    full = Process()(b.rewards, b.mask, b.group, None, steps).advantages
     order = torch.randperm(9, generator=torch.Generator().manual_seed(0))
     shuffled = b.select(order)
-    torch.testing.assert_close(Process()(shuffled.rewards, shuffled.mask, shuffled.group, None, steps[order]).advantages, whole[order])
-    gone = b.mask.clone()
-    gone[2] = False
+    torch.testing.assert_close(Process()(shuffled.rewards, shuffled.mask, shuffled.group, None, steps[order]).advantages, full[order])
+    mask = b.mask.clone()
+    mask[2] = False
     rest = torch.arange(9) != 2
-    left = Process()(b.rewards[rest], b.mask[rest], b.group[rest], None, steps[rest]).advantages
-    torch.testing.assert_close(Process()(b.rewards, gone, b.group, None, steps).advantages[rest], left)
-    assert not torch.allclose(left, whole[rest])
+    remaining = Process()(b.rewards[rest], b.mask[rest], b.group[rest], None, steps[rest]).advantages
+    torch.testing.assert_close(Process()(b.rewards, mask, b.group, None, steps).advantages[rest], remaining)
+    assert not torch.allclose(remaining, full[rest])
 
 
-def test_what_is_not_on_a_step_does_not_count() -> None:
+def test_rewards_outside_of_step_ends_are_ignored() -> None:
     b = batch(9, 6, seed=3)
     steps = steps_of(b)
     other = torch.where(steps, b.rewards, b.rewards + 5)
@@ -85,12 +85,12 @@ def test_what_is_not_on_a_step_does_not_count() -> None:
     assert torch.equal(one, two)
 
 
-def test_no_step_at_all_is_0() -> None:
+def test_responses_without_steps_get_0() -> None:
     b = batch(5, 4, seed=1)
     assert (Process()(b.rewards, b.mask, b.group, None, torch.zeros_like(b.mask)).advantages == 0).all()
 
 
-def test_says_what_it_needs() -> None:
+def test_needs_groups_and_steps() -> None:
     b = batch(2, 3, seed=0)
     assert Process.needs_group
     assert Process.needs_steps
@@ -99,6 +99,6 @@ def test_says_what_it_needs() -> None:
 
 
 @pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
-def test_bad_fields_are_refused_by_name(bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(bad: float) -> None:
     with pytest.raises(ValueError, match="eps"):
         Process(eps=bad)

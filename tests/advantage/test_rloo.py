@@ -8,7 +8,7 @@ from tests.support.reference import group_advantage
 
 @few
 @given(batches)
-def test_equals_the_loop_that_leaves_one_out(b: Batch) -> None:
+def test_equals_the_leave_one_out_loop(b: Batch) -> None:
     p = b.poisoned()
     advantages = RLOO()(p.rewards, p.mask, p.group).advantages
     torch.testing.assert_close(advantages, group_advantage("rloo", b.rewards, b.mask, b.group))

@@ -16,11 +16,11 @@ def test_equals_the_loop(b: Batch) -> None:
     torch.testing.assert_close(FixedLength(9)(b.values, b.mask, b.totals), expected)
 
 
-def test_the_divisor_is_the_constant_and_not_the_width() -> None:
-    x, mask = torch.ones(2, 3), torch.tensor([[True, True, False], [True, False, False]])
+def test_divides_by_the_constant_length_and_not_by_the_width() -> None:
+    x, mask = torch.ones(2, 3, dtype=torch.float64), torch.tensor([[True, True, False], [True, False, False]])
     assert FixedLength(10)(x, mask, Totals(3.0, 2.0)).item() == pytest.approx(3 / 20)
 
 
-def test_bad_fields_are_refused_by_name() -> None:
+def test_invalid_fields_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="length"):
         FixedLength(0)

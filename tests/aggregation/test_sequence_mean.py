@@ -16,7 +16,7 @@ def test_equals_the_loop(b: Batch) -> None:
 
 
 def test_weights_of_a_long_and_a_short_response() -> None:
-    """200 and 10 tokens: 1/400 on each of the long one's, 1/20 on each of the short one's."""
+    """200 and 10 tokens: weight 1/400 for each token of the long response, 1/20 for each of the short one."""
     mask = torch.arange(200) < torch.tensor([[200], [10]])
     x = torch.zeros(2, 200, dtype=torch.float64, requires_grad=True)
     grad = gradient(SequenceMean()(x, mask, Totals(210.0, 2.0)), x)
@@ -24,6 +24,6 @@ def test_weights_of_a_long_and_a_short_response() -> None:
     torch.testing.assert_close(grad[1, :10], torch.full((10,), 1 / 20, dtype=torch.float64))
 
 
-def test_a_row_without_tokens_is_not_a_response() -> None:
+def test_a_row_without_tokens_does_not_count_as_a_response() -> None:
     x, mask = torch.full((2, 3), 6.0), torch.tensor([[True, True, False], [False, False, False]])
     assert SequenceMean()(x, mask, Totals(2.0, 1.0)) == 6

@@ -16,7 +16,7 @@ def test_equals_the_loop(b: Batch) -> None:
 
 
 def test_weights_of_a_long_and_a_short_response_are_the_same() -> None:
-    """200 and 10 tokens: 1/210 on each."""
+    """200 and 10 tokens: weight 1/210 for each token."""
     mask = torch.arange(200) < torch.tensor([[200], [10]])
     x = torch.zeros(2, 200, dtype=torch.float64, requires_grad=True)
     grad = gradient(TokenMean()(x, mask, Totals(210.0, 2.0)), x)

@@ -17,7 +17,7 @@ LEVELS = range(1, 6)
 
 @settings(max_examples=25, deadline=None)
 @given(levels=st.tuples(st.sampled_from(LEVELS), st.sampled_from(LEVELS)), seeds=st.tuples(st.integers(0, 99), st.integers(0, 99)))
-def test_no_question_of_train_is_in_val_whatever_the_seeds_and_levels(levels, seeds):
+def test_train_and_val_share_no_question_at_any_seed_and_level(levels, seeds):
     one, other = (Arithmetic(level=level, seed=seed, num_train=300)() for level, seed in zip(levels, seeds, strict=True))
     assert not {p.text for p in one.train} & {p.text for p in other.val}
     ids = [p.id for p in (*one.train, *one.val)]
@@ -25,7 +25,7 @@ def test_no_question_of_train_is_in_val_whatever_the_seeds_and_levels(levels, se
 
 
 @pytest.mark.parametrize("level", LEVELS)
-def test_answers_questions_and_demonstrations(level):
+def test_questions_answers_and_responses(level):
     splits = Arithmetic(level=level, operations="+-*", num_train=400)()
     shape = {4: r"\d\d\*[2-9]", 5: r"\(\d{1,2}[-+*]\d{1,2}\)\*[2-9]"}.get(level, rf"\d{{1,{level}}}[-+*]\d{{1,{level}}}")
     for prompt in (*splits.train, *splits.val):
@@ -36,13 +36,13 @@ def test_answers_questions_and_demonstrations(level):
         assert prompt.id in (f"arithmetic-{level}-train-{question}", f"arithmetic-{level}-val-{question}")
 
 
-def test_a_small_level_is_used_up():
+def test_a_small_level_yields_all_of_its_questions():
     splits = Arithmetic(level=1)()
     assert {p.text for p in (*splits.train, *splits.val)} == {f"{a}{op}{b}=" for a in range(10) for op in "+-" for b in range(10)}
     assert len(splits.val) > 20
 
 
-def test_one_seed_is_one_data_set_and_sizes_only_cut_it():
+def test_data_depends_on_the_seed_and_smaller_sizes_are_prefixes():
     full, same, other = Arithmetic()(), Arithmetic()(), Arithmetic(seed=1)()
     assert full == same
     assert full.train != other.train
@@ -52,56 +52,56 @@ def test_one_seed_is_one_data_set_and_sizes_only_cut_it():
 
 
 @pytest.mark.parametrize("share", [0.0, 0.35, 1.0])
-def test_wrong_fraction_is_exact_and_leaves_answers_and_val_alone(share):
+def test_wrong_fraction_is_exact_and_changes_only_train_responses(share):
     splits, clean = Arithmetic(num_train=1000, wrong_fraction=share)(), Arithmetic(num_train=1000)()
-    wrong = [p for p in splits.train if p.meta["response"] != f"<answer>{p.answer}</answer>"]
-    assert len(wrong) == round(share * 1000)
+    wrong_prompts = [p for p in splits.train if p.meta["response"] != f"<answer>{p.answer}</answer>"]
+    assert len(wrong_prompts) == round(share * 1000)
     assert [p.answer for p in splits.train] == [p.answer for p in clean.train]
     assert splits.val == clean.val
     assert splits == Arithmetic(num_train=1000, wrong_fraction=share)()
-    for prompt in wrong:
-        stated = re.fullmatch(r"<answer>(-?\d+)</answer>", prompt.meta["response"])[1]
-        near = abs(int(stated) - int(prompt.answer)) in (1, 10)
-        assert near or sorted(stated.lstrip("-").zfill(9)) == sorted(prompt.answer.lstrip("-").zfill(9))
+    for prompt in wrong_prompts:
+        wrong_answer = re.fullmatch(r"<answer>(-?\d+)</answer>", prompt.meta["response"])[1]
+        is_near = abs(int(wrong_answer) - int(prompt.answer)) in (1, 10)
+        assert is_near or sorted(wrong_answer.lstrip("-").zfill(9)) == sorted(prompt.answer.lstrip("-").zfill(9))
 
 
-def test_responses_are_those_that_the_shipped_weights_were_warm_started_on():
-    said = [p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train]
-    assert hashlib.sha256("".join(said).encode()).hexdigest()[:16] == "f9ba22a55e2aff26"
+def test_responses_are_those_of_the_shipped_weights():
+    responses = [p.meta["response"] for p in Arithmetic(num_train=100_000, wrong_fraction=0.35)().train]
+    assert hashlib.sha256("".join(responses).encode()).hexdigest()[:16] == "f9ba22a55e2aff26"
 
 
 @pytest.mark.parametrize("num_candidates", [2, 5, 9])
 @pytest.mark.parametrize("level", LEVELS)
-def test_one_candidate_is_right_and_nearer_ones_rank_higher(level, num_candidates):
+def test_one_candidate_is_correct_and_others_are_ranked_by_distance(level, num_candidates):
     splits = Arithmetic(level=level, operations="+-*", num_train=300, num_val=100, num_candidates=num_candidates)()
     for prompt in (*splits.train, *splits.val):
         candidates, ranks = prompt.meta["candidates"], prompt.meta["ranks"]
         assert len(set(candidates)) == len(candidates) == len(ranks) == num_candidates
         assert [verify(text, prompt.answer) for text in candidates] == [rank == 0 for rank in ranks]
         assert candidates[ranks.index(0)] == prompt.meta["response"]
-        off = [abs(int(extract(text)) - int(prompt.answer)) for text in candidates]
-        assert list(ranks) == [sorted(set(off)).index(x) for x in off]
+        distances = [abs(int(extract(text)) - int(prompt.answer)) for text in candidates]
+        assert list(ranks) == [sorted(set(distances)).index(x) for x in distances]
 
 
 @pytest.mark.parametrize("num_candidates", [2, 4])
-def test_the_best_candidate_is_anywhere(num_candidates):
+def test_position_of_the_best_candidate_is_uniform(num_candidates):
     best = Counter(p.meta["ranks"].index(0) for p in Arithmetic(num_train=4000, num_candidates=num_candidates)().train)
     assert len(best) == num_candidates
     assert all(n == pytest.approx(4000 / num_candidates, rel=0.1) for n in best.values())
 
 
-def test_single_candidates_are_right_half_the_time():
+def test_single_candidates_are_correct_half_of_the_time():
     prompts = Arithmetic(num_train=4000, num_candidates=1)().train
     assert all(prompt.meta["ranks"] == (0 if verify(prompt.meta["candidates"][0], prompt.answer) else 1,) for prompt in prompts)
     assert sum(prompt.meta["ranks"][0] for prompt in prompts) == pytest.approx(2000, rel=0.1)
 
 
-def test_candidates_are_worded_like_the_response():
+def test_candidates_use_the_response_template():
     prompt = Arithmetic(num_train=1, response="It is {answer}.")().train[0]
     assert all(re.fullmatch(r"It is -?\d+\.", text) for text in prompt.meta["candidates"])
 
 
-def test_questions_answers_candidates_and_steps_do_not_depend_on_each_others_settings():
+def test_candidates_and_steps_do_not_depend_on_other_settings():
     def columns(*names, **fields):
         splits = Arithmetic(num_train=200, **fields)()
         return [[p.meta[name] for name in names] for p in (*splits.train, *splits.val)]
@@ -117,16 +117,16 @@ def test_questions_answers_candidates_and_steps_do_not_depend_on_each_others_set
 @pytest.mark.parametrize("level", LEVELS)
 def test_wrong_steps_and_their_labels(level, share):
     splits = Arithmetic(level=level, operations="+-*", num_train=1000, num_val=100, wrong_steps=share)()
-    wrong = 0
+    num_wrong = 0
     for prompt in (*splits.train, *splits.val):
         steps, labels = prompt.meta["steps"], prompt.meta["step_labels"]
         assert len(steps) == len(labels) >= 2
         assert verify("".join(steps), prompt.answer) == all(labels)
-        wrong += not all(labels)
-    assert wrong / (len(splits.train) + len(splits.val)) == pytest.approx(share, abs=0.1)
+        num_wrong += not all(labels)
+    assert num_wrong / (len(splits.train) + len(splits.val)) == pytest.approx(share, abs=0.1)
 
 
-def test_the_embedded_model_can_write_all_of_it():
+def test_the_embedded_model_can_encode_all_solutions():
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
     longest = 0
     for level in LEVELS:
@@ -162,7 +162,7 @@ def test_chat_and_templates():
         ({"wrong_steps": -0.1}, "data.wrong_steps=-0.1: must lie between 0 and 1"),
     ],
 )
-def test_mistakes(fields, message):
+def test_errors(fields, message):
     with pytest.raises(UserError, match=message) as error:
         Arithmetic(**fields)()
     assert "\n" not in str(error.value)

@@ -19,7 +19,7 @@ def write(path, n, first=0):
     return path
 
 
-def test_a_folder_has_the_official_splits(tmp_path):
+def test_folder_with_train_and_test_files(tmp_path):
     write(tmp_path / "train.jsonl", 6), write(tmp_path / "test.jsonl", 4, 6)
     splits = GSM8K(str(tmp_path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
@@ -35,7 +35,7 @@ def test_a_folder_has_the_official_splits(tmp_path):
     assert len(GSM8K(str(tmp_path), num_train=2)().train) == 2
 
 
-def test_parquet_in_the_folder_of_a_configuration(tmp_path):
+def test_parquet_files_in_a_configuration_subfolder(tmp_path):
     for split, n in (("train", 5), ("test", 2)):
         (tmp_path / "main").mkdir(exist_ok=True)
         datasets.Dataset.from_list([row(i) for i in range(n)]).to_parquet(tmp_path / "main" / f"{split}-00000-of-00001.parquet")
@@ -44,26 +44,26 @@ def test_parquet_in_the_folder_of_a_configuration(tmp_path):
     assert splits.train[0].text == row(0)["question"]
 
 
-def test_one_file_is_divided(tmp_path):
+def test_rows_of_one_file_are_held_out(tmp_path):
     splits = GSM8K(str(write(tmp_path / "all.jsonl", 10)), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (7, 3)
     assert not {p.id for p in splits.train} & {p.id for p in splits.val}
 
 
 def test_the_hub(monkeypatch):
-    asked = []
+    calls = []
 
     def load_dataset(name, config, split):
-        asked.append((name, config, split))
+        calls.append((name, config, split))
         return datasets.Dataset.from_list([row(i, "1,234") for i in range(4)])
 
     monkeypatch.setattr(datasets, "load_dataset", load_dataset)
     splits = GSM8K()()
-    assert asked == [("openai/gsm8k", "main", "train"), ("openai/gsm8k", "main", "test")]
+    assert calls == [("openai/gsm8k", "main", "train"), ("openai/gsm8k", "main", "test")]
     assert splits.train[0].answer == "1234"
 
 
-def test_mistakes(tmp_path, monkeypatch):
+def test_errors(tmp_path, monkeypatch):
     def unreachable(*args, **kwargs):
         raise ConnectionError("Couldn't reach the Hub\nmore")
 

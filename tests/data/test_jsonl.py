@@ -39,22 +39,22 @@ def test_template_system_chat_response_and_id(write):
     path = write({"prompt": "1{+}1", "answer": None, "unit": "kg", "good": "two", "key": 7})
     fields = {"answer": None, "response": "good", "id": "key", "num_val": 0, "chat": True, "system": "Be brief."}
     (prompt,) = Jsonl(path, template="{prompt} in {unit}\nPut the answer in \\boxed{{}}.", **fields)().train
-    asked = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1{+}1 in kg\nPut the answer in \\boxed{}."}]
-    assert prompt == Prompt(id="7", messages=asked, answer=None, meta={"answer": None, "unit": "kg", "response": "two"})
+    expected = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1{+}1 in kg\nPut the answer in \\boxed{}."}]
+    assert prompt == Prompt(id="7", messages=expected, answer=None, meta={"answer": None, "unit": "kg", "response": "two"})
 
 
 def test_chat_messages(write):
-    own = {"role": "system", "content": "Own."}
-    path = write({"prompt": [own, USER], "answer": "4"}, {"prompt": [USER, ASSISTANT], "answer": "4"})
+    system = {"role": "system", "content": "Own."}
+    path = write({"prompt": [system, USER], "answer": "4"}, {"prompt": [USER, ASSISTANT], "answer": "4"})
     first, second = Jsonl(path, num_val=0, system="Ours.", template="{prompt}!")().train
-    assert first.messages == [own, {"role": "user", "content": "2+2?!"}]
+    assert first.messages == [system, {"role": "user", "content": "2+2?!"}]
     assert second.messages == [{"role": "system", "content": "Ours."}, {"role": "user", "content": "2+2?!"}]
     assert second.meta == {"response": "It is 4."}
     conversation = write({"turns": [USER, ASSISTANT]})
     assert Jsonl(conversation, messages="turns", answer=None, num_val=0)().train[0].messages == [USER]
 
 
-def test_held_out_rows_are_the_same_every_time_and_in_one_split(write):
+def test_held_out_rows_are_reproducible_and_not_in_train(write):
     path = write(*rows(30))
     splits = Jsonl(path, num_val=5)()
     assert splits == Jsonl(path, num_val=5)()
@@ -65,7 +65,7 @@ def test_held_out_rows_are_the_same_every_time_and_in_one_split(write):
 
 @settings(max_examples=50, deadline=None)
 @given(texts=st.lists(st.sampled_from("abcdefghij"), min_size=1, max_size=15), num_val=st.integers(0, 5), seed=st.integers(0, 9))
-def test_a_question_is_held_out_with_all_its_rows_or_with_none(texts, num_val, seed):
+def test_all_rows_of_a_question_are_in_one_split(texts, num_val, seed):
     prompts = [Prompt(id=str(i), text=t) for i, t in enumerate(texts)]
     try:
         train, val = hold_out(prompts, num_val, seed, "file")
@@ -79,7 +79,7 @@ def test_a_question_is_held_out_with_all_its_rows_or_with_none(texts, num_val, s
     assert sorted(p.id for p in train + val) == sorted(p.id for p in prompts)
 
 
-def test_a_file_of_its_own_for_val(write):
+def test_separate_val_file(write):
     train, val = write(*rows(4)), write(*rows(9), name="val.jsonl")
     assert [p.id for p in Jsonl(train, val=val)().val] == [f"val-{i}" for i in range(1, 10)]
     assert len(Jsonl(train, val=val, num_val=3)().val) == 3
@@ -93,7 +93,7 @@ CASES = [
     ([GOOD, {"prompt": "q"}], {}, r'2: no column "answer"; columns: prompt; .*or data.answer=null if there is none'),
     ([GOOD], {"response": "answers"}, r'no column "answers".*type data.response=answer'),
     ([GOOD], {"messages": "prompts"}, r'no column "prompts".*type data.messages=prompt'),
-    ([GOOD], {"messages": "prompt"}, r"must hold a list of messages, found a text; type data.prompt=prompt"),
+    ([GOOD], {"messages": "prompt"}, r"must hold a list of messages, found a string; type data.prompt=prompt"),
     ([GOOD, {"prompt": "q", "answer": "  "}], {}, r'2: column "answer" is empty'),
     ([{"prompt": "q", "answer": None}], {}, r'1: column "answer" must hold text, found null'),
     ([{"prompt": "q", "answer": True}], {}, r"found true/false"),
@@ -104,9 +104,9 @@ CASES = [
     ([{"prompt": [{"role": "user"}], "answer": "a"}], {}, r"must list messages such as"),
     ([{"prompt": ["hi"], "answer": "a"}], {}, r"must list messages such as"),
     ([{"prompt": [ASSISTANT], "answer": "a"}], {}, r"must end with a user turn"),
-    ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object a line"),
+    ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object per line"),
     (["[", "]"], {}, r"1: broken JSON"),
-    (["[1]"], {}, r"1: must be an object with named columns, found a list"),
+    (["[1]"], {}, r"1: must be one object with named columns per line, found a list"),
     ([], {}, r"the file has no rows; type data.train=FILE"),
     ([{**GOOD, "k": "x"}, {**GOOD, "k": "x"}], {"id": "k"}, r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN'),
     ([GOOD], {"template": "{question}"}, r"data.template: no \{question\} to fill in; there are: prompt, answer"),
@@ -119,7 +119,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("lines", "fields", "message"), CASES)
-def test_mistakes(write, lines, fields, message):
+def test_errors(write, lines, fields, message):
     path = write(*lines)
     with pytest.raises(UserError, match=message) as error:
         Jsonl(path, **{"num_val": 0, **fields})()

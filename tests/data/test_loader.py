@@ -17,7 +17,7 @@ def prompts(n):
 
 
 def stream(loader, batches):
-    """That many batches of ids, over as many epochs as it takes."""
+    """Return the ids of the next `batches` batches, over as many epochs as needed."""
     assert len(loader) >= 1
     return [[p.id for p in batch] for batch in islice(chain.from_iterable(repeat(loader)), batches)]
 
@@ -36,42 +36,42 @@ def test_every_pass_holds_every_prompt_once(n, batch, world, seed, passes):
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes, batches=st.integers(1, 12))
-def test_the_ranks_share_the_global_batch(n, batch, world, seed, batches):
-    whole = stream(PromptLoader(prompts(n), batch * world, seed), batches)
+def test_ranks_split_the_global_batch(n, batch, world, seed, batches):
+    global_batches = stream(PromptLoader(prompts(n), batch * world, seed), batches)
     ranks = [stream(PromptLoader(prompts(n), batch * world, seed, rank, world), batches) for rank in range(world)]
     assert all(len(part) == batch for rank in ranks for part in rank)
-    assert whole == [list(chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)]
+    assert global_batches == [list(chain.from_iterable(parts)) for parts in zip(*ranks, strict=True)]
 
 
 @settings(max_examples=60, deadline=None)
 @given(**sizes, before=st.integers(0, 9), world_after=st.integers(1, 3))
 def test_a_state_resumes_at_the_next_batch_on_any_number_of_ranks(n, batch, world, seed, before, world_after):
     size = batch * world * world_after
-    straight = stream(PromptLoader(prompts(n), size, seed), before + 5)
+    uninterrupted = stream(PromptLoader(prompts(n), size, seed), before + 5)
     interrupted = PromptLoader(prompts(n), size, seed, world - 1, world)
     stream(interrupted, before)
     resumed = [PromptLoader(prompts(n), size, seed, rank, world_after) for rank in range(world_after)]
     for loader in resumed:
         loader.load_state_dict(interrupted.state_dict())
     parts = zip(*(stream(loader, 5) for loader in resumed), strict=True)
-    assert straight[before:] == [list(chain.from_iterable(part)) for part in parts]
+    assert uninterrupted[before:] == [list(chain.from_iterable(part)) for part in parts]
 
 
-def test_another_batch_size_resumes_at_the_next_prompt():
+def test_resuming_with_another_batch_size_continues_at_the_next_prompt():
     first, second = PromptLoader(prompts(7), 3), PromptLoader(prompts(7), 4)
-    seen = stream(first, 3)
+    batches_seen = stream(first, 3)
     second.load_state_dict(first.state_dict())
-    assert list(chain.from_iterable(seen + stream(second, 3))) == list(chain.from_iterable(stream(PromptLoader(prompts(7), 3), 7)))
+    assert list(chain.from_iterable(batches_seen + stream(second, 3))) == list(chain.from_iterable(stream(PromptLoader(prompts(7), 3), 7)))
 
 
-def test_passes_and_seeds_differ_and_repeat():
+def test_passes_and_seeds_differ_and_are_reproducible():
     passes = stream(PromptLoader(prompts(20), 20), 3)
     assert len(set(map(tuple, passes))) == 3
     assert passes == stream(PromptLoader(prompts(20), 20), 3)
     assert passes != stream(PromptLoader(prompts(20), 20, seed=1), 3)
 
 
-def test_an_epoch_is_finite_and_sized():
+def test_length_of_an_epoch():
     loader = PromptLoader(prompts(7), 3)
     assert len(loader) == 3 == len(list(loader))
     assert len(PromptLoader(prompts(2), 5)) == 1
@@ -79,7 +79,7 @@ def test_an_epoch_is_finite_and_sized():
     assert sorted(Counter(p.id for p in batch).values()) == [2, 3]
 
 
-def test_the_state_is_plain_and_moves_before_the_batch_is_handed_out():
+def test_state_holds_integers_and_advances_before_the_batch_is_returned():
     loader = PromptLoader(prompts(7), 3)
     next(iter(loader))
     state = loader.state_dict()
@@ -87,7 +87,7 @@ def test_the_state_is_plain_and_moves_before_the_batch_is_handed_out():
     assert all(type(value) is int for value in state.values())
 
 
-def test_mistakes():
+def test_errors():
     state = PromptLoader(prompts(7), 3).state_dict()
     changed = [*prompts(6), Prompt(id="6", text="6!")]
     for other in (prompts(8), changed):
@@ -102,20 +102,20 @@ def test_mistakes():
 
 
 class Recorder(L.LightningModule):
-    """Notes the ids that reach `training_step`; may write a checkpoint inside one, or stop after one."""
+    """Module that records the ids passed to `training_step`, and may write a checkpoint inside one."""
 
     def __init__(self, save_in=None, path=None):
         super().__init__()
         self.automatic_optimization = False
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen, self.save_in, self.path = [], save_in, path
+        self.batches_seen, self.save_in, self.path = [], save_in, path
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), 0.1)
 
     def training_step(self, batch, batch_idx):
-        self.seen.append([p.id for p in batch])
-        if len(self.seen) == self.save_in:
+        self.batches_seen.append([p.id for p in batch])
+        if len(self.batches_seen) == self.save_in:
             self.trainer.save_checkpoint(self.path)
         optimizer = self.optimizers()
         optimizer.zero_grad()
@@ -128,9 +128,9 @@ class Stop(Callback):
         self.after, self.save_at, self.path = after, save_at, path
 
     def on_train_batch_end(self, trainer, module, *args):
-        if len(module.seen) == self.save_at:
+        if len(module.batches_seen) == self.save_at:
             trainer.save_checkpoint(self.path)
-        trainer.should_stop = trainer.should_stop or len(module.seen) == self.after
+        trainer.should_stop = trainer.should_stop or len(module.batches_seen) == self.after
 
 
 def fit(batches, *, n=7, max_steps=-1, resume=None, save_in=None, save_at=None, path=None):
@@ -140,25 +140,25 @@ def fit(batches, *, n=7, max_steps=-1, resume=None, save_in=None, save_at=None, 
         logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
     trainer.fit(module, datamodule=PromptModule(Splits(prompts(n), ()), batch_size=3, seed=4), ckpt_path=resume)
-    return module.seen
+    return module.batches_seen
 
 
 LIGHTNING_WARNINGS = ["ignore:.*does not have many workers", "ignore:.*LeafSpec.*", "ignore:.*isinstance.treespec.*"]
 pytestmark = [pytest.mark.filterwarnings(w) for w in LIGHTNING_WARNINGS]
 
 
-@pytest.mark.parametrize("where", ["save_in", "save_at"])
+@pytest.mark.parametrize("save_point", ["save_in", "save_at"])
 @pytest.mark.parametrize("at", range(1, 8))
 @pytest.mark.parametrize("stop", ["should_stop", "max_steps"])
-def test_lightning_resumes_anywhere_without_repeating_or_skipping(tmp_path, where, at, stop):
-    """7 prompts in batches of 3: epochs of 3 batches, so 4 to 6 lie in epoch 2, and 3 and 6 end one."""
+def test_lightning_resumes_without_repeating_or_skipping(tmp_path, save_point, at, stop):
+    """7 prompts in batches of 3 give epochs of 3 batches: batches 4 to 6 are in epoch 2, and batches 3 and 6 end an epoch."""
     total, path = 14, tmp_path / "stopped.ckpt"
-    straight = fit(total)
-    assert straight == stream(PromptLoader(prompts(7), 3, seed=4), total)
-    assert fit(at, path=path, **{where: at}) == straight[:at]
-    # saved inside a step, before its optimizer step: Lightning's step counter has not counted it
-    limit = {"max_steps": total - (where == "save_in")} if stop == "max_steps" else {}
-    assert fit(total - at, resume=path, **limit) == straight[at:]
+    uninterrupted = fit(total)
+    assert uninterrupted == stream(PromptLoader(prompts(7), 3, seed=4), total)
+    assert fit(at, path=path, **{save_point: at}) == uninterrupted[:at]
+    # saved inside training_step before its optimizer step, so Lightning's step counter is one lower
+    limit = {"max_steps": total - (save_point == "save_in")} if stop == "max_steps" else {}
+    assert fit(total - at, resume=path, **limit) == uninterrupted[at:]
 
 
 def test_lightning_refuses_a_checkpoint_of_other_data(tmp_path):
@@ -167,7 +167,7 @@ def test_lightning_refuses_a_checkpoint_of_other_data(tmp_path):
         fit(2, n=8, resume=tmp_path / "a.ckpt")
 
 
-def test_module_asks_the_strategy_for_its_ranks():
+def test_module_gets_its_ranks_from_the_strategy():
     module = PromptModule(Splits(prompts(7), ()), batch_size=4)
     assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (0, 1)
 
@@ -178,14 +178,14 @@ def test_module_asks_the_strategy_for_its_ranks():
     assert (module.train_dataloader().rank, module.train_dataloader().world_size) == (1, 2)
 
 
-def test_a_prompt_of_a_later_pass_says_so() -> None:
-    """So that ranks which meet one prompt twice in an iteration need not ask each other."""
+def test_time_is_the_number_of_the_pass() -> None:
+    """Repeated occurrences of a prompt get different ids, without communication between ranks."""
     loader = PromptLoader(prompts(5), batch_size=4)
     assert [[prompt.time for prompt in batch] for batch in (*loader, *loader)] == [[0, 0, 0, 0], [0, 1, 1, 1], [1, 1, 2, 2], [2, 2, 2, 3]]
 
 
 @pytest.mark.parametrize("column", ["response", "candidates", "steps"])
-def test_what_is_learnt_from_is_data_too(column: str) -> None:
+def test_changed_annotations_are_changed_data(column: str) -> None:
     before, after = ([Prompt(id="a", text="1+1=", meta={column: x})] for x in ("2", "3"))
     state = PromptLoader(before, 1).state_dict()
     with pytest.raises(UserError, match="the data changed"):

@@ -11,7 +11,7 @@ OPTIONS = sorted((Path(__file__).parents[2] / "conf" / "data").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("path", OPTIONS, ids=lambda p: p.stem)
-def test_an_option_spells_out_the_fields_and_their_defaults(path):
+def test_option_lists_all_fields_with_their_defaults(path):
     assert path.read_text().startswith("# ")
     option = OmegaConf.to_container(OmegaConf.load(path))
     part = get_class(option.pop("_target_"))

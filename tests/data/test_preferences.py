@@ -27,40 +27,42 @@ def read(tmp_path):
     return read
 
 
-def judged(candidates, ranks, finished=None, **more):
+def annotations(candidates, ranks, finished=None, **more):
     return {"candidates": candidates, "ranks": ranks, "finished": finished or (True,) * len(ranks), **more}
 
 
 class TestPairs:
-    def test_better_comes_first_and_is_the_response(self, read):
+    def test_chosen_is_first_and_the_response(self, read):
         (prompt,) = read({**PAIR, "source": "x", "answer": 4})
-        assert prompt == Prompt(id="train-1", text="2+2?", answer="4", meta={"source": "x", **judged(("4", "5"), (0, 1), response="4")})
+        assert prompt == Prompt(
+            id="train-1", text="2+2?", answer="4", meta={"source": "x", **annotations(("4", "5"), (0, 1), response="4")}
+        )
 
-    def test_columns_by_other_names_and_margin(self, read):
+    def test_renamed_columns_and_margin(self, read):
         row = {"q": "2+2?", "good": "4", "bad": "5", "by": 2, "chosen": 7}
         (prompt,) = read(row, prompt="q", chosen="good", rejected="bad", margin="by")
-        assert prompt.meta == {"chosen": 7, **judged(("4", "5"), (0, 1), margin=2.0, response="4")}
+        assert prompt.meta == {"chosen": 7, **annotations(("4", "5"), (0, 1), margin=2.0, response="4")}
 
-    def test_a_response_of_its_own_is_the_one_to_imitate(self, read):
+    def test_response_column_is_the_response(self, read):
         (prompt,) = read({**PAIR, "response": "It is 4."})
-        assert prompt.meta == judged(("4", "5"), (0, 1), response="It is 4.")
+        assert prompt.meta == annotations(("4", "5"), (0, 1), response="It is 4.")
 
-    @pytest.mark.parametrize("before", [[USER], [SYSTEM, USER], [*HELLO, USER]])
-    @pytest.mark.parametrize("asked", [None, "2+2?", "same", "all"])
-    def test_chat_messages_share_the_prompt(self, read, before, asked):
-        row = {"chosen": [*before, GOOD], "rejected": [*before, BAD]}
-        if asked == "all":
-            row = {"prompt": before, "chosen": [GOOD], "rejected": [BAD]}
-        elif asked is not None:
-            row["prompt"] = before if asked == "same" else asked
+    @pytest.mark.parametrize("context", [[USER], [SYSTEM, USER], [*HELLO, USER]])
+    @pytest.mark.parametrize("prompt_column", [None, "2+2?", "same", "all"])
+    def test_chat_messages_share_the_prompt(self, read, context, prompt_column):
+        row = {"chosen": [*context, GOOD], "rejected": [*context, BAD]}
+        if prompt_column == "all":
+            row = {"prompt": context, "chosen": [GOOD], "rejected": [BAD]}
+        elif prompt_column is not None:
+            row["prompt"] = context if prompt_column == "same" else prompt_column
         (prompt,) = read(row)
-        assert prompt == Prompt(id="train-1", messages=before, meta=judged(("4", "5"), (0, 1), response="4"))
+        assert prompt == Prompt(id="train-1", messages=context, meta=annotations(("4", "5"), (0, 1), response="4"))
 
     def test_transcripts(self, read):
         dialogue = "\n\nHuman: Hi\n\nAssistant: Hello.\n\nHuman: 2+2?\n\nAssistant:"
         row = {"chosen": f"{dialogue} 4", "rejected": f"{dialogue} 5"}
-        assert read(row) == [Prompt(id="train-1", text=dialogue, meta=judged((" 4", " 5"), (0, 1), response=" 4"))]
-        assert read(row, chat=True) == [Prompt(id="train-1", messages=[*HELLO, USER], meta=judged(("4", "5"), (0, 1), response="4"))]
+        assert read(row) == [Prompt(id="train-1", text=dialogue, meta=annotations((" 4", " 5"), (0, 1), response=" 4"))]
+        assert read(row, chat=True) == [Prompt(id="train-1", messages=[*HELLO, USER], meta=annotations(("4", "5"), (0, 1), response="4"))]
         opened = {key: f"Be brief.{text}" for key, text in row.items()}
         assert read(opened, chat=True)[0].messages == [SYSTEM, *HELLO, USER]
 
@@ -97,7 +99,7 @@ class TestRankings:
                 assert (x > y) == (i < j)
         assert set(ranks) == set(range(len(set(scores))))
 
-    def test_what_label_writes(self, read):
+    def test_rows_written_by_label(self, read):
         def candidate(text, finish="stop"):
             return {"text": text, "finish": finish, "logprob": -1.5, "tokens": 3}
 
@@ -108,12 +110,12 @@ class TestRankings:
             {"prompt": "d", "id": "x-4", "candidates": [candidate("4", "length"), candidate("5")], "ranks": [0, 1]},
         ]
         first, second, third, fourth = read(*rows, id="id")
-        assert first == Prompt(id="x-1", text="a", answer="4", meta=judged(("4", "22"), (0, 1), (True, False), response="4"))
-        assert second == Prompt(id="x-2", messages=[USER], meta={"answer": None, **judged(("1", "3"), (1, 0), response="3")})
-        assert third.meta == judged(("4", "4!", "5"), (0, 0, 1), (False, True, True), response="4!")
-        assert fourth.meta == judged(("4", "5"), (0, 1), (False, True))
+        assert first == Prompt(id="x-1", text="a", answer="4", meta=annotations(("4", "22"), (0, 1), (True, False), response="4"))
+        assert second == Prompt(id="x-2", messages=[USER], meta={"answer": None, **annotations(("1", "3"), (1, 0), response="3")})
+        assert third.meta == annotations(("4", "4!", "5"), (0, 0, 1), (False, True, True), response="4!")
+        assert fourth.meta == annotations(("4", "5"), (0, 1), (False, True))
 
-    def test_rows_that_prefer_nothing_are_counted_and_left_out(self, read):
+    def test_rows_without_a_preference_are_counted_and_left_out(self, read):
         def row(candidates, ranks):
             return {"prompt": "q", "candidates": candidates, "ranks": ranks}
 
@@ -123,37 +125,37 @@ class TestRankings:
         with pytest.raises(UserError, match="no row prefers a candidate to another"):
             read(*flat)
 
-    def test_one_text_twice_at_one_rank_is_no_mistake(self, read):
+    def test_a_repeated_text_at_one_rank_is_allowed(self, read):
         (prompt,) = read({**RANKING, "candidates": ["4", "4", "5"], "ranks": [0, 0, 1]})
         assert prompt.meta["ranks"] == (0, 0, 1)
 
 
-class TestVerdicts:
+class TestLabels:
     @pytest.mark.parametrize(("label", "rank"), [(True, 0), (1, 0), (1.0, 0), (False, 1), (0, 1)])
-    def test_desirable_is_rank_0_and_to_be_imitated(self, read, label, rank):
+    def test_desirable_is_rank_0_and_the_response(self, read, label, rank):
         (prompt,) = read({**VERDICT, "label": label})
-        assert prompt.meta == judged(("4",), (rank,), **({"response": "4"} if rank == 0 else {}))
+        assert prompt.meta == annotations(("4",), (rank,), **({"response": "4"} if rank == 0 else {}))
 
     def test_chat(self, read):
         (prompt,) = read({"prompt": [USER], "completion": [GOOD], "label": True}, response="completion")
-        assert prompt == Prompt(id="train-1", messages=[USER], meta=judged(("4",), (0,), response="4"))
+        assert prompt == Prompt(id="train-1", messages=[USER], meta=annotations(("4",), (0,), response="4"))
 
 
 class TestSteps:
     @pytest.mark.parametrize("labels", [[1, 0], [True, False], ["+", "-"], [1.0, 0.0]])
-    def test_labels(self, read, labels):
+    def test_label_formats(self, read, labels):
         (prompt,) = read({**STEPS, "step_labels": labels})
         assert prompt.meta == {"steps": ("2+2=4\n", "so 4"), "step_labels": (1.0, 0.0)}
 
-    def test_soft_labels_and_ends(self, read):
+    def test_soft_labels_and_step_ends(self, read):
         (prompt,) = read({**STEPS, "steps": ["a\n", "b", "c"], "step_labels": [1, 0.25, 0]})
         assert prompt.meta == {"steps": ("a\n", "b\n", "c"), "step_labels": (1.0, 0.25, 0.0)}
         (prompt,) = read(STEPS, step_end="")
         assert prompt.meta["steps"] == ("2+2=4", "so 4")
 
-    def test_beside_pairs_and_a_response(self, read):
+    def test_with_pairs_or_a_response(self, read):
         (prompt,) = read({**PAIR, **STEPS})
-        assert prompt.meta == {**judged(("4", "5"), (0, 1), response="4"), "steps": ("2+2=4\n", "so 4"), "step_labels": (1.0, 0.0)}
+        assert prompt.meta == {**annotations(("4", "5"), (0, 1), response="4"), "steps": ("2+2=4\n", "so 4"), "step_labels": (1.0, 0.0)}
         (prompt,) = read({**STEPS, "response": "4"})
         assert prompt.meta["response"] == "4"
 
@@ -175,16 +177,16 @@ CASES = [
     ([PAIR], {"margin": "margn"}, r'1: no column "margn"; columns: .*; type data.margin='),
     ([PAIR, {**PAIR, "chosen": " "}], {}, r'2: column "chosen" is empty'),
     ([PAIR, {**PAIR, "rejected": 5}], {}, r'2: column "rejected" must hold text, found a number'),
-    ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response that is better or worse there'),
-    ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a text'),
+    ([PAIR, {**PAIR, "rejected": "4"}], {}, r'2: column "rejected" repeats a response at another rank'),
+    ([{**PAIR, "margin": "big"}], {}, r'1: column "margin" must hold numbers, found a string'),
     ([{**PAIR, "margin": True}], {}, r'1: column "margin" must hold numbers, found true/false'),
-    ([{**PAIR, "margin": float("nan")}], {}, r'1: column "margin" holds nan, which is no finite number'),
+    ([{**PAIR, "margin": float("nan")}], {}, r'1: column "margin" must hold finite numbers, found nan'),
     ([{**PAIR, "margin": 1}, PAIR], {}, r'2: column "margin" is in this row or in the first, but not in both'),
     ([RANKING, {**RANKING, "ranks": [0, 1, 2]}], {}, r'2: column "ranks" is in this row or in the first'),
     ([PAIR, RANKING], {}, r"2: column .* is in this row or in the first"),
-    ([{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}], {}, r'1: column "rejected": what comes before the response differs'),
+    ([{"chosen": TURNS, "rejected": [SYSTEM, USER, BAD]}], {}, r'1: column "rejected": the prompt differs from that of the first response'),
     ([{"prompt": [SYSTEM, USER], "chosen": TURNS, "rejected": TURNS}], {}, r'1: column "prompt" differs from .* in column "chosen"'),
-    ([{"chosen": [USER], "rejected": TURNS}], {}, r'1: column "chosen" must end with a turn of the assistant\'s, found one of the user\'s'),
+    ([{"chosen": [USER], "rejected": TURNS}], {}, r'1: column "chosen" must end with an assistant turn, found the role user'),
     ([{"chosen": [*TURNS, GOOD], "rejected": [*TURNS, BAD]}], {}, r'1: column "chosen": the prompt must end with a user turn'),
     ([{**PAIR, "prompt": TURNS}], {}, r'1: column "prompt": the prompt must end with a user turn'),
     ([{"prompt": "q", "chosen": [], "rejected": TURNS}], {}, r'1: column "chosen" is empty'),
@@ -192,16 +194,16 @@ CASES = [
     ([{**PAIR, "prompt": " "}], {}, r'1: column "prompt" is empty'),
     ([{"chosen": "\n\nHuman: q\n\nAssistant:", "rejected": "x"}], {}, r'1: column "chosen" is empty'),
     ([{"chosen": "\n\nHuman: q\n\nAssistant: a\n\nHuman: b", "rejected": "x"}], {}, r"transcripts such as .*, the reply last"),
-    ([{**RANKING, "candidates": "4"}], {}, r'1: column "candidates" must hold a list, found a text'),
+    ([{**RANKING, "candidates": "4"}], {}, r'1: column "candidates" must hold a list, found a string'),
     ([{**RANKING, "candidates": ["4", ""]}], {}, r'1: column "candidates" is empty'),
     ([{**RANKING, "candidates": ["4", None]}], {}, r'1: column "candidates" must hold text, found null'),
-    ([{**RANKING, "candidates": ["4", "5", "4"]}], {}, r'1: column "candidates" repeats a response that is better or worse there'),
+    ([{**RANKING, "candidates": ["4", "5", "4"]}], {}, r'1: column "candidates" repeats a response at another rank'),
     ([{**RANKING, "candidates": [{"txt": "4"}, "5"]}], {}, r'1: column "candidates" must hold texts, or objects with "text"; found .* txt'),
     ([RANKING | {"ranks": [0, 1]}], {}, r'1: column "ranks" has 2 entries, and column "candidates" has 3'),
     ([RANKING | {"ranks": 0}], {}, r'1: column "ranks" must hold a list, found a number'),
-    ([RANKING | {"ranks": [0, "1", 2]}], {}, r'1: column "ranks" must hold numbers, found a text'),
+    ([RANKING | {"ranks": [0, "1", 2]}], {}, r'1: column "ranks" must hold numbers, found a string'),
     ([RANKING | {"ranks": [0, True, 2]}], {}, r'1: column "ranks" must hold numbers, found true/false'),
-    ([RANKING | {"scores": [0, float("inf"), 2]}], {}, r'1: column "scores" holds inf'),
+    ([RANKING | {"scores": [0, float("inf"), 2]}], {}, r'1: column "scores" must hold finite numbers, found inf'),
     ([VERDICT, without(VERDICT, "response")], {}, r'2: no column "response"; columns: prompt, label; type data.response='),
     ([VERDICT, VERDICT | {"label": 2}], {}, r'2: column "label" must hold true or false, or 1 or 0; found 2'),
     ([VERDICT | {"label": "yes"}], {}, r"found 'yes'"),
@@ -214,14 +216,14 @@ CASES = [
     ([STEPS | {"step_labels": [1, None]}], {}, r'"step_labels" must .*; found null'),
     ([STEPS | {"step_labels": [1, float("nan")]}], {}, r'"step_labels" must .*; found nan'),
     ([STEPS | {"steps": ["a", 3]}], {}, r'1: column "steps" must hold text, found a number'),
-    ([STEPS | {"steps": "a"}], {}, r'1: column "steps" must hold a list, found a text'),
+    ([STEPS | {"steps": "a"}], {}, r'1: column "steps" must hold a list, found a string'),
     ([STEPS | {"steps": [], "step_labels": []}], {}, r'1: column "steps" is empty'),
     ([PAIR | {"answer": []}], {}, r'1: column "answer" must hold text, found a list'),
     ([PAIR, PAIR], {"num_val": 1}, r"cannot hold out data.num_val=1 of 2 rows"),
 ]
 
 
-class TestMistakes:
+class TestErrors:
     @pytest.mark.parametrize(("rows", "fields", "message"), CASES)
     def test_name_row_and_column(self, read, rows, fields, message):
         with pytest.raises(UserError, match=message) as error:
@@ -229,11 +231,11 @@ class TestMistakes:
         assert "\n" not in str(error.value)
         assert "data.jsonl" in str(error.value)
 
-    def test_a_file_is_needed(self):
+    def test_missing_file(self):
         with pytest.raises(UserError, match=r"data=preferences needs a file; type data\.train=FILE"):
             Preferences()()
 
-    def test_data_that_cannot_be_corrected_may_be_used_without_its_bad_rows(self, read):
+    def test_skip_invalid_leaves_out_invalid_rows(self, read):
         bad = [PAIR | {"rejected": "4"}, PAIR | {"chosen": ""}]
         with pytest.warns(UserWarning, match=r'data.jsonl: 2 rows cannot .*the first: .*data.jsonl:1: column "rejected" repeats'):
             assert [p.id for p in read(*bad, PAIR, skip_invalid=True)] == ["train-3"]
@@ -244,17 +246,17 @@ class TestMistakes:
             read(PAIR, skip_invalid=True)
 
 
-def test_held_out_rows_keep_their_judgements(tmp_path):
+def test_held_out_rows_keep_their_annotations(tmp_path):
     path = tmp_path / "data.jsonl"
     path.write_text("".join(json.dumps({**PAIR, "prompt": f"q{i}"}) + "\n" for i in range(9)))
     splits = Preferences(str(path), num_val=3)()
     assert (len(splits.train), len(splits.val)) == (6, 3)
-    assert all(p.meta == judged(("4", "5"), (0, 1), response="4") for p in (*splits.train, *splits.val))
+    assert all(p.meta == annotations(("4", "5"), (0, 1), response="4") for p in (*splits.train, *splits.val))
 
 
-def test_what_nobody_has_ranked_is_refused(read):
-    """Candidates as `collect` writes them stand in the order in which they were drawn."""
+def test_unranked_candidates_are_refused(read):
+    """Candidates written by `collect` are in the order of sampling, which is not a ranking."""
     row = {"prompt": "2+2=", "candidates": [{"text": text, "logprob": -1.0, "finish": "stop"} for text in "45"]}
-    with pytest.raises(UserError, match=r"nobody has ranked: type python -m rlmods\.label FILE"):
+    with pytest.raises(UserError, match=r"candidates are not ranked: type python -m rlmods\.label FILE"):
         read(row)
     assert read({**row, "ranks": [0, 1]})[0].meta["candidates"] == ("4", "5")

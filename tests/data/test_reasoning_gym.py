@@ -14,7 +14,7 @@ def questions(prompts):
 
 
 @pytest.mark.parametrize("task", ["chain_sum", "leg_counting", "gsm_symbolic", "acre", "boxnet"])
-def test_no_question_twice_and_the_same_again(task):
+def test_questions_are_unique_and_reproducible(task):
     part = ReasoningGym(task, num_train=40, num_val=10)
     splits = part()
     assert (len(splits.train), len(splits.val)) == (40, 10)
@@ -30,12 +30,12 @@ def test_a_small_task_is_deduplicated_across_the_splits():
     assert questions(ReasoningGym(num_train=20, num_val=40, options=SMALL)().val) == questions(splits.val)
 
 
-def test_close_seeds_share_nothing():
+def test_nearby_seeds_share_no_question():
     one, two = (ReasoningGym(num_train=300, num_val=50, seed=seed, options={"min_digits": 4})() for seed in (0, 1))
     assert not (questions(one.train) | questions(one.val)) & (questions(two.train) | questions(two.val))
 
 
-def test_the_tasks_own_scorer_grades_by_meta():
+def test_meta_holds_the_arguments_of_the_scorer():
     prompt = ReasoningGym("countdown", num_train=3, num_val=0)().train[0]
     score = reasoning_gym.get_score_answer_fn(prompt.meta["task"])
     assert score(prompt.answer, prompt.meta["entry"]) == 1.0
@@ -44,7 +44,7 @@ def test_the_tasks_own_scorer_grades_by_meta():
     assert prompt.meta["response"] == f"<answer>{prompt.answer}</answer>"
 
 
-def test_a_task_without_one_answer_has_none():
+def test_task_without_a_single_answer():
     prompt = ReasoningGym("boxnet", num_train=1, num_val=0, chat=False, instruction="")().train[0]
     assert prompt.answer is None
     assert "response" not in prompt.meta
@@ -55,14 +55,17 @@ def test_a_task_without_one_answer_has_none():
     ("fields", "message"),
     [
         ({"task": "chainsum"}, "data.task=chainsum: did you mean chain_sum"),
-        ({"options": {"min_term": 2}}, "data.task=chain_sum refuses data.options=.*min_term"),
+        ({"options": {"min_term": 2}}, "data.options=.*min_term.*: not valid for data.task=chain_sum"),
         ({"options": {"min_terms": 9, "max_terms": 2}}, "max_terms must be >= min_terms"),
-        ({"options": SMALL, "num_train": 900}, r"only 200 different questions in 4400 draws, 1100 .*data.num_val=20 data.num_train=180,"),
+        (
+            {"options": SMALL, "num_train": 900},
+            r"only 200 different questions in 4400 draws, 1100 needed; type data.num_val=20 data.num_train=180,",
+        ),
         ({"num_train": 0}, "data.num_train=0: must be a whole number of at least 1"),
         ({"seed": -1}, "data.seed=-1"),
     ],
 )
-def test_mistakes(fields, message):
+def test_errors(fields, message):
     with pytest.raises(UserError, match=message) as error:
         ReasoningGym(**fields)()
     assert "\n" not in str(error.value)

@@ -9,7 +9,7 @@ from rlmods.types import UserError
 
 @pytest.mark.parametrize("num_candidates", [2, 4])
 @pytest.mark.parametrize("level", [1, 2, 3])
-def test_one_candidate_is_right_and_may_be_anywhere(level, num_candidates):
+def test_one_candidate_is_correct_at_a_uniform_position(level, num_candidates):
     part = Stories(level=level, num_train=1000, num_val=50, num_candidates=num_candidates)
     splits = part()
     for prompt in (*splits.train, *splits.val):
@@ -24,15 +24,15 @@ def test_one_candidate_is_right_and_may_be_anywhere(level, num_candidates):
     assert splits == part()
 
 
-def test_candidates_change_nothing_else():
-    def asked(**fields):
+def test_num_candidates_changes_only_the_candidates():
+    def everything_else(**fields):
         splits = Stories(num_train=50, num_val=20, **fields)()
         return [(p.id, p.messages, p.answer, p.meta["response"]) for p in (*splits.train, *splits.val)]
 
-    assert asked() == asked(num_candidates=5)
+    assert everything_else() == everything_else(num_candidates=5)
 
 
-def test_no_story_is_in_both_splits():
+def test_splits_share_no_story():
     splits = Stories(num_train=300, num_val=100)()
     train, val = ({p.messages[-1]["content"] for p in split} for split in (splits.train, splits.val))
     assert (len(train), len(val)) == (300, 100)
@@ -46,6 +46,6 @@ def test_no_story_is_in_both_splits():
         ({"num_candidates": 10}, "data.num_candidates=10: must be a whole number from 1 to 9"),
     ],
 )
-def test_mistakes(fields, message):
+def test_errors(fields, message):
     with pytest.raises(UserError, match=message):
         Stories(**fields)()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.data.worked import columns, slipped, worked
+from rlmods.data.worked import place_values, solution_with_error, worked_solution
 
 OPERANDS = st.integers(0, 999)
 QUESTIONS = st.one_of(
@@ -14,13 +14,13 @@ QUESTIONS = st.one_of(
 )
 
 
-def holds(step: str) -> bool:
+def is_correct(step: str) -> bool:
     question, value = step.rstrip("\n").split("=")
     return eval(question) == int(value)
 
 
 @pytest.mark.parametrize(
-    ("question", "lines"),
+    ("question", "expected"),
     [
         ("7+8", "7+8=15"),
         ("37+48", "7+8=15 30+40=70 70+15=85"),
@@ -30,39 +30,39 @@ def holds(step: str) -> bool:
         ("(3-45)*7", "3-5=-2 0-40=-40 -40-2=-42 -2*7=-14 -40*7=-280 -280-14=-294"),
     ],
 )
-def test_goes_column_by_column(question, lines):
-    *written, answer = worked(question)
-    assert written == [f"{line}\n" for line in lines.split()]
+def test_solves_digit_by_digit(question, expected):
+    *calculations, answer = worked_solution(question)
+    assert calculations == [f"{line}\n" for line in expected.split()]
     assert answer == f"<answer>{eval(question)}</answer>"
 
 
 @given(number=st.integers(-99_999, 99_999))
-def test_columns_add_up_to_the_number(number):
-    assert sum(columns(number)) == number
-    assert [abs(x) // 10**place for place, x in enumerate(columns(number))] == [int(digit) for digit in str(abs(number))[::-1]]
+def test_place_values_add_up_to_the_number(number):
+    assert sum(place_values(number)) == number
+    assert [abs(x) // 10**exponent for exponent, x in enumerate(place_values(number))] == [int(digit) for digit in str(abs(number))[::-1]]
 
 
 @given(question=QUESTIONS)
-def test_every_step_holds_and_the_last_answers_the_question(question):
-    *written, answer = worked(question)
-    assert all(map(holds, written))
+def test_every_step_is_correct_and_the_last_is_the_answer(question):
+    *calculations, answer = worked_solution(question)
+    assert all(map(is_correct, calculations))
     assert answer == f"<answer>{eval(question)}</answer>"
 
 
 @given(question=QUESTIONS, seed=st.integers(0, 99))
-def test_one_step_is_wrong_and_what_follows_goes_on_from_it(question, seed):
-    steps, labels = slipped(question, Random(seed))
-    *written, answer = steps
-    wrong = labels.index(0.0)
-    assert labels == (1.0,) * wrong + (0.0,) * (len(steps) - wrong)
-    assert steps[:wrong] == worked(question)[:wrong]
-    assert [holds(step) for step in written] == [i != wrong for i in range(len(written))]
-    stated = int(re.fullmatch(r"<answer>(-?\d+)</answer>", answer)[1])
-    assert stated != eval(question)
-    assert written[-1].endswith(f"={stated}\n")
-    assert (steps, labels) == slipped(question, Random(seed))
+def test_one_step_is_wrong_and_later_steps_continue_from_it(question, seed):
+    steps, labels = solution_with_error(question, Random(seed))
+    *calculations, answer = steps
+    wrong_step = labels.index(0.0)
+    assert labels == (1.0,) * wrong_step + (0.0,) * (len(steps) - wrong_step)
+    assert steps[:wrong_step] == worked_solution(question)[:wrong_step]
+    assert [is_correct(step) for step in calculations] == [i != wrong_step for i in range(len(calculations))]
+    final_value = int(re.fullmatch(r"<answer>(-?\d+)</answer>", answer)[1])
+    assert final_value != eval(question)
+    assert calculations[-1].endswith(f"={final_value}\n")
+    assert (steps, labels) == solution_with_error(question, Random(seed))
 
 
-def test_any_calculation_may_be_the_wrong_one():
-    first = {slipped("37+48", Random(seed))[1].index(0.0) for seed in range(50)}
+def test_any_step_may_be_the_wrong_one():
+    first = {solution_with_error("37+48", Random(seed))[1].index(0.0) for seed in range(50)}
     assert first == {0, 1, 2}

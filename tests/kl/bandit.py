@@ -1,4 +1,4 @@
-"""Five arms with known rewards and a reference, small enough for exact expectations."""
+"""Bandit of five arms with known rewards and a reference policy, small enough for exact expectations."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from torch import Tensor
 from rlmods.protocols import KL
 
 ARMS = torch.tensor([1.0, 0.0, -1.0, 0.5, 0.2], dtype=torch.float64)
-"""The reward of each arm."""
+"""Reward of each arm."""
 REF = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(0)
 
 
 def start() -> Tensor:
-    """Logits of the reference policy."""
+    """Return the logits of the reference policy."""
     return REF.clone()
 
 
 def distance(logits: Tensor) -> float:
-    """KL(pi || ref), by enumeration."""
+    """Return KL(pi || ref), by enumeration."""
     logprobs = logits.log_softmax(0)
     return (logprobs.exp() * (logprobs - REF)).sum().item()
 
 
 def improve(logits: Tensor, kl: KL, steps: int) -> Tensor:
-    """Steps along the policy gradient's expectation, with the penalty in the reward or in the loss as `kl` has it."""
+    """Take steps along the expected policy gradient, with the penalty in the reward or in the loss according to `kl.where`."""
     for _ in range(steps):
         logits = logits.detach().requires_grad_()
         logprobs = logits.log_softmax(0)

@@ -9,11 +9,11 @@ from tests.kl.bandit import distance, improve, start
 from tests.support.batches import batch
 
 SHARED = {"estimator": "k1", "coefficient": 0.2, "where": "reward"}
-MADE = {
+PARTS = {
     "adaptive": lambda **change: Adaptive(**SHARED | {"target": 0.1, "horizon": 100.0} | change),
     "ramp": lambda **change: Ramp(**SHARED | {"final": 0.1, "iterations": 4} | change),
 }
-every = pytest.mark.parametrize("name", MADE)
+every = pytest.mark.parametrize("name", PARTS)
 
 
 def metrics(kl: float, responses: int = 50) -> dict[str, float]:
@@ -23,22 +23,22 @@ def metrics(kl: float, responses: int = 50) -> dict[str, float]:
 @every
 class TestBoth:
     @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-    def test_the_estimate_is_the_penalty_s(self, name: str, estimator: str) -> None:
-        b, part = batch(4, 5, seed=1), MADE[name](estimator=estimator)
+    def test_estimate_equals_that_of_penalty(self, name: str, estimator: str) -> None:
+        b, part = batch(4, 5, seed=1), PARTS[name](estimator=estimator)
         for _ in range(2):
             assert torch.equal(part(b.values, b.rewards), Penalty(estimator, 1.0, "reward")(b.values, b.rewards))
             part.on_iteration_end(metrics(1.0))
         assert part.coefficient != 0.2
 
-    def test_is_a_penalty_and_a_controller(self, name: str) -> None:
-        part = MADE[name]()
+    def test_implements_kl_and_controller(self, name: str) -> None:
+        part = PARTS[name]()
         assert isinstance(part, KL)
         assert isinstance(part, Controller)
         assert part.needs_reference
         assert (part.coefficient, part.where) == (0.2, "reward")
 
-    def test_its_state_is_restored_exactly(self, name: str) -> None:
-        part, other = MADE[name](), MADE[name]()
+    def test_state_is_restored_exactly(self, name: str) -> None:
+        part, other = PARTS[name](), PARTS[name]()
         part.on_iteration_end(metrics(0.11))
         part.on_iteration_end(metrics(0.3))
         other.load_state_dict(copy.deepcopy(part.state_dict()))
@@ -50,9 +50,9 @@ class TestBoth:
     @pytest.mark.parametrize(
         ("bad", "field"), [({"estimator": "k4"}, "estimator"), ({"coefficient": -1.0}, "coefficient"), ({"where": "both"}, "where")]
     )
-    def test_bad_fields_are_refused_by_name(self, name: str, bad: dict, field: str) -> None:
+    def test_invalid_fields_are_refused_by_name(self, name: str, bad: dict, field: str) -> None:
         with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
-            MADE[name](**bad)
+            PARTS[name](**bad)
 
 
 class TestAdaptive:
@@ -63,53 +63,53 @@ class TestAdaptive:
             (0.11, 50, 1 + 0.1 * 0.5),
             (0.095, 50, 1 - 0.05 * 0.5),
             (5.0, 50, 1 + 0.2 * 0.5),
-            (-5.0, 50, 1 - 0.2 * 0.5),  # k1's mean can be below 0
+            (-5.0, 50, 1 - 0.2 * 0.5),  # the mean of k1 can be negative
             (5.0, 200, 1 + 0.2 * 2),
             (5.0, 0, 1.0),
         ],
     )
     def test_formula(self, kl: float, responses: int, factor: float) -> None:
-        part = MADE["adaptive"]()
+        part = PARTS["adaptive"]()
         part.on_iteration_end(metrics(kl, responses))
         assert part.coefficient == pytest.approx(0.2 * factor, rel=1e-12)
 
-    def test_never_turns_the_sign(self) -> None:
-        part = MADE["adaptive"](horizon=1.0)
+    def test_coefficient_stays_positive(self) -> None:
+        part = PARTS["adaptive"](horizon=1.0)
         for _ in range(20):
             part.on_iteration_end(metrics(0.0))
             assert part.coefficient > 0
 
     @pytest.mark.parametrize("missing", ["train/kl_ref", "train/responses"])
-    def test_without_a_metric_nothing_changes(self, missing: str) -> None:
-        part = MADE["adaptive"]()
+    def test_coefficient_is_kept_without_a_metric(self, missing: str) -> None:
+        part = PARTS["adaptive"]()
         part.on_iteration_end({k: v for k, v in metrics(9.0).items() if k != missing})
         assert part.coefficient == 0.2
 
     @pytest.mark.parametrize("coefficient", [0.02, 2.0])
-    def test_steers_a_bandit_to_its_target(self, coefficient: float) -> None:
-        part, logits = MADE["adaptive"](coefficient=coefficient), start()
+    def test_kl_of_a_bandit_reaches_the_target(self, coefficient: float) -> None:
+        part, logits = PARTS["adaptive"](coefficient=coefficient), start()
         for _ in range(150):
             logits = improve(logits, part, steps=5)
             part.on_iteration_end(metrics(distance(logits), 100))
         assert distance(logits) == pytest.approx(0.1, rel=0.1)
 
     @pytest.mark.parametrize("field", ["coefficient", "target", "horizon"])
-    def test_what_has_to_be_above_0(self, field: str) -> None:
+    def test_fields_that_must_be_above_0(self, field: str) -> None:
         with pytest.raises(ValueError, match=field):
-            MADE["adaptive"](**{field: 0.0})
+            PARTS["adaptive"](**{field: 0.0})
 
 
 class TestRamp:
     @pytest.mark.parametrize(("first", "last"), [(0.2, 0.1), (0.0, 0.4)])
-    def test_a_straight_line_that_stays_at_its_end(self, first: float, last: float) -> None:
-        part, seen = MADE["ramp"](coefficient=first, final=last), []
+    def test_changes_linearly_and_stays_at_the_final_value(self, first: float, last: float) -> None:
+        part, coefficients = PARTS["ramp"](coefficient=first, final=last), []
         for _ in range(7):
-            seen.append(part.coefficient)
+            coefficients.append(part.coefficient)
             part.on_iteration_end({})
-        assert seen == pytest.approx([first + (last - first) * share for share in (0, 0.25, 0.5, 0.75, 1, 1, 1)])
-        assert seen[-1] == pytest.approx(last, rel=1e-12)
+        assert coefficients == pytest.approx([first + (last - first) * progress for progress in (0, 0.25, 0.5, 0.75, 1, 1, 1)])
+        assert coefficients[-1] == pytest.approx(last, rel=1e-12)
 
     @pytest.mark.parametrize(("field", "bad"), [("final", -0.1), ("final", float("inf")), ("iterations", 0)])
-    def test_bad_ends_are_refused_by_name(self, field: str, bad: float) -> None:
+    def test_invalid_ramp_fields_are_refused_by_name(self, field: str, bad: float) -> None:
         with pytest.raises(ValueError, match=field):
-            MADE["ramp"](**{field: bad})
+            PARTS["ramp"](**{field: bad})

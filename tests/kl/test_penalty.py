@@ -12,7 +12,7 @@ REF = torch.tensor([0.9, 0.2, -0.5, 0.0, 0.4], dtype=torch.float64).log_softmax(
 
 
 def expected(estimator: str, gradient_of: str = "value") -> tuple[float, Tensor]:
-    """E_pi of the estimator's value and of its gradient with respect to the logits, by enumeration."""
+    """Return the expectation under pi of the estimator's value and of its gradient with respect to the logits, by enumeration."""
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     x = Penalty(estimator, 1.0, "loss", gradient_of)(logprobs, REF)
@@ -21,7 +21,7 @@ def expected(estimator: str, gradient_of: str = "value") -> tuple[float, Tensor]
 
 
 def divergence(forward: bool = False) -> tuple[float, Tensor]:
-    """KL(pi || ref), or KL(ref || pi), and its gradient."""
+    """Return KL(pi || ref), or KL(ref || pi), and its gradient."""
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     kl = (REF.exp() * (REF - logprobs)).sum() if forward else (logprobs.exp() * (logprobs - REF)).sum()
@@ -44,13 +44,13 @@ def test_the_expected_gradient_of_each_estimator_as_a_loss() -> None:
 
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
-def test_exact_has_the_value_of_its_estimator_and_the_gradient_of_the_reverse_kl(estimator: str) -> None:
+def test_exact_keeps_the_value_and_has_the_gradient_of_the_reverse_kl(estimator: str) -> None:
     value, grad = expected(estimator, "exact")
     assert value == pytest.approx(expected(estimator)[0])
     torch.testing.assert_close(grad, divergence()[1])
 
 
-def test_k1_taken_off_the_reward_has_the_gradient_of_the_reverse_kl() -> None:
+def test_k1_in_the_reward_has_the_gradient_of_the_reverse_kl() -> None:
     logits = LOGITS.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     reward = -Penalty("k1", 1.0, "reward")(logprobs, REF).detach()
@@ -73,8 +73,8 @@ def test_formulas_and_signs(estimator: str, b: Batch) -> None:
 
 @pytest.mark.parametrize("estimator", ["k1", "k2", "k3"])
 @pytest.mark.parametrize("gradient_of", ["value", "exact"])
-def test_cleared_slots_are_silent(estimator: str, gradient_of: str) -> None:
-    """There is no mask in this protocol: the caller clears both arguments, and then garbage changes no bit."""
+def test_cleared_slots_do_not_change_the_result(estimator: str, gradient_of: str) -> None:
+    """The protocol has no mask: once the caller has cleared both arguments, values in masked slots change no bit."""
     mask = torch.tensor([[True, False, True, False]])
     results = []
     for garbage in (0.5, torch.nan, torch.inf, 1e6):
@@ -89,7 +89,7 @@ def test_cleared_slots_are_silent(estimator: str, gradient_of: str) -> None:
 
 
 @pytest.mark.parametrize(("estimator", "gradient_of"), [("k2", "value"), ("k3", "value"), ("k3", "exact")])
-def test_descending_it_goes_to_the_reference(estimator: str, gradient_of: str) -> None:
+def test_minimising_the_penalty_reaches_the_reference(estimator: str, gradient_of: str) -> None:
     logits = LOGITS.clone().requires_grad_()
     optimizer = torch.optim.SGD([logits], lr=0.5)
     for _ in range(300):
@@ -105,20 +105,20 @@ EXACT = {
     "k2 in the loss": ("k2", "loss", "value"),
     "k3 in the loss, exact": ("k3", "loss", "exact"),
 }
-"""Ways to be held back by KL(pi || ref)."""
+"""Objectives with the exact gradient of KL(pi || ref)."""
 
 
 @pytest.mark.parametrize("way", EXACT)
 @pytest.mark.parametrize("coefficient", [1.0, 3.0])
-def test_a_bandit_ends_where_the_closed_form_says(way: str, coefficient: float) -> None:
+def test_bandit_converges_to_the_closed_form(way: str, coefficient: float) -> None:
     """Maximising E[R] - beta KL(pi || ref) gives pi = ref exp(R / beta) / Z."""
     estimator, where, gradient_of = EXACT[way]
-    found = bandit.improve(bandit.start(), Penalty(estimator, coefficient, where, gradient_of), steps=500)
-    torch.testing.assert_close(found.softmax(0), (bandit.REF + bandit.ARMS / coefficient).softmax(0), rtol=0, atol=1e-4)
+    logits = bandit.improve(bandit.start(), Penalty(estimator, coefficient, where, gradient_of), steps=500)
+    torch.testing.assert_close(logits.softmax(0), (bandit.REF + bandit.ARMS / coefficient).softmax(0), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("way", [*EXACT, "k3 in the loss"])
-def test_a_larger_coefficient_stays_closer_on_a_bandit(way: str) -> None:
+def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit(way: str) -> None:
     estimator, where, gradient_of = EXACT.get(way, ("k3", "loss", "value"))
     parts = [Penalty(estimator, c, where, gradient_of) for c in (0.1, 0.3, 1.0, 3.0)]
     distances = [bandit.distance(bandit.improve(bandit.start(), part, steps=200)) for part in parts]
@@ -126,12 +126,12 @@ def test_a_larger_coefficient_stays_closer_on_a_bandit(way: str) -> None:
     assert distances[0] > 10 * distances[-1] > 0
 
 
-def test_k1_in_the_loss_holds_nothing_back() -> None:
-    held, free = (bandit.distance(bandit.improve(bandit.start(), Penalty("k1", c, "loss"), steps=200)) for c in (3.0, 0.0))
-    assert held == pytest.approx(free)
+def test_k1_in_the_loss_does_not_limit_the_kl() -> None:
+    penalised, unpenalised = (bandit.distance(bandit.improve(bandit.start(), Penalty("k1", c, "loss"), steps=200)) for c in (3.0, 0.0))
+    assert penalised == pytest.approx(unpenalised)
 
 
-def test_it_says_that_it_needs_a_reference() -> None:
+def test_needs_a_reference() -> None:
     assert Penalty("k3", 0.04, "loss").needs_reference
 
 
@@ -140,6 +140,6 @@ def test_it_says_that_it_needs_a_reference() -> None:
     [({"estimator": "k4"}, "estimator"), ({"coefficient": -1.0}, "coefficient"), ({"coefficient": float("nan")}, "coefficient"),
      ({"where": "both"}, "where"), ({"gradient": "other"}, "gradient"), ({"where": "reward", "gradient": "exact"}, "gradient")],
 )  # fmt: skip
-def test_bad_fields_are_refused_by_name(bad: dict, field: str) -> None:
+def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
     with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
         Penalty(**{"estimator": "k3", "coefficient": 0.1, "where": "loss", **bad})

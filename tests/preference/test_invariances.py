@@ -1,4 +1,4 @@
-"""What must not change a preference loss or its gradient."""
+"""Invariances of preference losses and their gradients."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ PAIRWISE = [name for name, part in LOSSES.items() if part.needs_pairs]
 
 
 @every_loss
-def test_something_moves(part: Any) -> None:
+def test_loss_and_gradient_are_not_0(part: Any) -> None:
     value, grad = both(part, r := ranking(6, 4, seed=1))
     assert value.norm() > 1e-2
     assert grad[r.present].norm() > 1e-3
@@ -28,7 +28,7 @@ def test_something_moves(part: Any) -> None:
 @every_loss
 @few
 @given(rankings)
-def test_garbage_where_there_is_no_response_changes_no_bit(part: Any, r: Rankings) -> None:
+def test_values_of_absent_responses_change_no_bit(part: Any, r: Rankings) -> None:
     for clean, dirty in zip(both(part, r), both(part, r.poisoned()), strict=True):
         assert torch.equal(clean, dirty)
     reward = part.reward(r.poisoned().logprobs, r.poisoned().ref_logprobs, r.num_tokens)
@@ -38,7 +38,7 @@ def test_garbage_where_there_is_no_response_changes_no_bit(part: Any, r: Ranking
 @every_loss
 @few
 @given(rankings, st.randoms(use_true_random=False), st.integers(0, 3))
-def test_neither_order_of_candidates_nor_absent_ones_matter(part: Any, r: Rankings, random: Any, more: int) -> None:
+def test_invariant_to_order_of_candidates_and_to_absent_ones(part: Any, r: Rankings, random: Any, more: int) -> None:
     wide = r.widened(more)
     columns = torch.tensor(random.sample(range(wide.rank.shape[1]), wide.rank.shape[1]))
     value, grad = both(part, wide)
@@ -70,7 +70,7 @@ def test_ties_and_single_responses_have_no_preference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [n for n in PAIRWISE if n != "orpo"])
-def test_swapping_better_and_worse_flips_the_gradient_where_nothing_has_been_learned(name: str) -> None:
+def test_swapping_better_and_worse_negates_the_gradient_at_the_reference(name: str) -> None:
     same = torch.full((1, 2), -3.0, dtype=torch.float64)
     r = Rankings(same, same, torch.tensor([[4, 4]]), torch.tensor([[0, 1]]), torch.zeros(1))
     swapped = Rankings(same, same, r.num_tokens, torch.tensor([[1, 0]]), r.margin)

@@ -19,9 +19,9 @@ def test_equals_the_loop(r: Rankings, beta: float) -> None:
     def loss(p: int, i: int, j: int) -> torch.Tensor:
         return ((slow[p, i] - slow[p, j]) - (r.ref_logprobs[p, i] - r.ref_logprobs[p, j]) - 1 / (2 * beta)) ** 2
 
-    have, want = call(IPO(beta), r, fast), r.over_pairs(loss)
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+    actual, expected = call(IPO(beta), r, fast), r.over_pairs(loss)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
 
 @golden
@@ -29,7 +29,7 @@ def test_golden() -> None:
     assert call(IPO(0.1), golden_pairs()).mean().item() == pytest.approx(GOLDEN["preference"]["ipo_sum_tau_0p1"], abs=1e-6)
 
 
-def test_nothing_pulls_once_the_gap_is_reached() -> None:
+def test_loss_and_gradient_are_0_at_the_target_gap() -> None:
     logprobs, ref = torch.tensor([[-2.0, -7.0]], dtype=torch.float64), torch.full((1, 2), -4.0, dtype=torch.float64)
     r = Rankings(logprobs, ref, torch.ones(1, 2, dtype=torch.long), torch.tensor([[0, 1]]), torch.zeros(1))
     value, grad = both(IPO(0.1), r)
@@ -38,6 +38,6 @@ def test_nothing_pulls_once_the_gap_is_reached() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
-def test_bad_fields_are_refused_by_name(beta: float) -> None:
+def test_invalid_fields_are_refused_by_name(beta: float) -> None:
     with pytest.raises(ValueError, match="beta"):
         IPO(beta)

@@ -15,7 +15,7 @@ from tests.support.rankings import Rankings, ranking, rankings
 @given(rankings, st.floats(0.01, 3), st.floats(0.5, 2), st.floats(0.5, 2))
 def test_equals_the_loop(r: Rankings, beta: float, desirable: float, undesirable: float) -> None:
     fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
-    want = []
+    expected = []
     for p in range(len(r.rank)):
         there = [k for k in range(r.rank.shape[1]) if r.present[p, k]]
         total = torch.zeros((), dtype=torch.float64)
@@ -24,10 +24,10 @@ def test_equals_the_loop(r: Rankings, beta: float, desirable: float, undesirable
             good = r.rank[p, k] == 0
             value = (desirable if good else undesirable) / (1 + torch.exp(-z if good else z))
             total = total + (desirable if good else undesirable) - value
-        want.append(total / max(1, len(there)))
-    have = call(KTO(beta, desirable, undesirable), r, fast)
-    torch.testing.assert_close(have, torch.stack(want))
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(torch.stack(want).sum(), slow))
+        expected.append(total / max(1, len(there)))
+    actual = call(KTO(beta, desirable, undesirable), r, fast)
+    torch.testing.assert_close(actual, torch.stack(expected))
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(torch.stack(expected).sum(), slow))
 
 
 def test_a_pair_is_the_mean_of_two_labelled_responses() -> None:
@@ -36,7 +36,7 @@ def test_a_pair_is_the_mean_of_two_labelled_responses() -> None:
     torch.testing.assert_close(call(KTO(), r), sum(halves) / 2)
 
 
-def test_the_kl_moves_the_point_of_reference_and_has_no_gradient() -> None:
+def test_kl_shifts_the_reference_point_without_a_gradient() -> None:
     r = replace(ranking(1, 1, seed=4), num_tokens=torch.ones(1, 1, dtype=torch.long), rank=torch.zeros(1, 1, dtype=torch.long))
     kl = torch.tensor(2.0, dtype=torch.float64, requires_grad=True)
     logprobs = (r.ref_logprobs + 2.0).requires_grad_()
@@ -47,6 +47,6 @@ def test_the_kl_moves_the_point_of_reference_and_has_no_gradient() -> None:
 
 @pytest.mark.parametrize("field", ["beta", "desirable_weight", "undesirable_weight"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
     with pytest.raises(ValueError, match=field):
         KTO(**{field: bad})

@@ -18,13 +18,15 @@ def test_equals_the_loop(r: Rankings, beta: float) -> None:
         probability = torch.exp(slow[p, k] / r.num_tokens[p, k])
         return probability / (1 - probability)
 
-    want = beta * r.over_pairs(lambda p, i, j: torch.log(1 + odds(p, j) / odds(p, i)))
+    expected = beta * r.over_pairs(lambda p, i, j: torch.log(1 + odds(p, j) / odds(p, i)))
     for p in range(len(r.rank)):
         best = [k for k in range(r.rank.shape[1]) if r.present[p, k] and r.rank[p, k] == 0]
-        want = want + torch.eye(len(r.rank), dtype=torch.float64)[p] * sum(-slow[p, k] / r.num_tokens[p, k] / len(best) for k in best)
-    have = call(ORPO(beta), r, fast)
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+        expected = expected + torch.eye(len(r.rank), dtype=torch.float64)[p] * sum(
+            -slow[p, k] / r.num_tokens[p, k] / len(best) for k in best
+        )
+    actual = call(ORPO(beta), r, fast)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
 
 def test_reward_is_the_scaled_log_odds() -> None:
@@ -34,6 +36,6 @@ def test_reward_is_the_scaled_log_odds() -> None:
 
 
 @pytest.mark.parametrize("beta", [0.0, -1.0, float("nan")])
-def test_bad_fields_are_refused_by_name(beta: float) -> None:
+def test_invalid_fields_are_refused_by_name(beta: float) -> None:
     with pytest.raises(ValueError, match="beta"):
         ORPO(beta)

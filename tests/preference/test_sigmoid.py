@@ -15,9 +15,9 @@ golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the rep
 
 
 def golden_pairs() -> Rankings:
-    found = {name: torch.tensor(GOLDEN["preference"][name], dtype=torch.float64) for name in GOLDEN["preference"] if "_" in name}
-    logprobs = torch.stack([found["policy_chosen"], found["policy_rejected"]], 1)
-    ref = torch.stack([found["ref_chosen"], found["ref_rejected"]], 1)
+    values = {name: torch.tensor(GOLDEN["preference"][name], dtype=torch.float64) for name in GOLDEN["preference"] if "_" in name}
+    logprobs = torch.stack([values["policy_chosen"], values["policy_rejected"]], 1)
+    ref = torch.stack([values["ref_chosen"], values["ref_rejected"]], 1)
     rank = torch.tensor([0, 1]).expand(len(ref), 2)
     return Rankings(logprobs, ref, torch.ones_like(rank), rank, torch.zeros(len(ref)))
 
@@ -31,9 +31,9 @@ def test_equals_the_loop(r: Rankings, beta: float, smoothing: float) -> None:
         h = beta * ((slow[p, i] - r.ref_logprobs[p, i]) - (slow[p, j] - r.ref_logprobs[p, j]))
         return -(1 - smoothing) * torch.log(1 / (1 + torch.exp(-h))) - smoothing * torch.log(1 / (1 + torch.exp(h)))
 
-    have, want = call(Sigmoid(beta, smoothing), r, fast), r.over_pairs(loss)
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+    actual, expected = call(Sigmoid(beta, smoothing), r, fast), r.over_pairs(loss)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
 
 @golden
@@ -42,7 +42,7 @@ def test_golden(part: Sigmoid, name: str) -> None:
     assert call(part, golden_pairs()).mean().item() == pytest.approx(GOLDEN["preference"][name], abs=1e-6)
 
 
-def test_at_the_reference_it_is_ln_2_with_a_gradient_of_half_beta() -> None:
+def test_loss_at_the_reference_is_ln_2_with_a_gradient_of_half_beta() -> None:
     r = ranking(1, 2, seed=0)
     r = Rankings(r.ref_logprobs, r.ref_logprobs, torch.ones(1, 2, dtype=torch.long), torch.tensor([[1, 0]]), r.margin)
     part = Sigmoid(0.3)
@@ -52,14 +52,14 @@ def test_at_the_reference_it_is_ln_2_with_a_gradient_of_half_beta() -> None:
     assert (part.reward(r.logprobs, r.ref_logprobs, r.num_tokens) == 0).all()
 
 
-def test_it_reads_sums_and_not_means() -> None:
-    """G8: how long the responses are does not matter once they are summed."""
+def test_loss_does_not_depend_on_response_lengths() -> None:
+    """DPO uses summed log-probabilities, not means over tokens."""
     r = ranking(4, 2, seed=3)
     longer = Rankings(r.logprobs, r.ref_logprobs, r.num_tokens * 7, r.rank, r.margin)
     assert torch.equal(call(Sigmoid(), r), call(Sigmoid(), longer))
 
 
 @pytest.mark.parametrize("bad", [{"beta": 0.0}, {"beta": float("nan")}, {"label_smoothing": -0.1}, {"label_smoothing": 0.5}])
-def test_bad_fields_are_refused_by_name(bad: dict[str, float]) -> None:
+def test_invalid_fields_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         Sigmoid(**bad)

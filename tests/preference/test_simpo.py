@@ -18,18 +18,18 @@ def test_equals_the_loop(r: Rankings, beta: float, gamma: float) -> None:
         h = beta * slow[p, i] / r.num_tokens[p, i] - beta * slow[p, j] / r.num_tokens[p, j] - gamma
         return torch.log(1 + torch.exp(-h))
 
-    have, want = call(SimPO(beta, gamma), r, fast), r.over_pairs(loss)
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+    actual, expected = call(SimPO(beta, gamma), r, fast), r.over_pairs(loss)
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
 
-def test_a_response_twice_as_long_with_twice_the_log_probability_is_as_good() -> None:
+def test_doubling_length_and_log_probability_keeps_the_loss() -> None:
     r = ranking(4, 3, seed=3)
     longer = Rankings(r.logprobs * 2, r.ref_logprobs, r.num_tokens * 2, r.rank, r.margin)
     torch.testing.assert_close(call(SimPO(), r), call(SimPO(), longer))
 
 
 @pytest.mark.parametrize("bad", [{"beta": 0.0}, {"beta": float("nan")}, {"gamma": -0.1}])
-def test_bad_fields_are_refused_by_name(bad: dict[str, float]) -> None:
+def test_invalid_fields_are_refused_by_name(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(bad))):
         SimPO(**bad)

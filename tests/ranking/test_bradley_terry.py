@@ -14,7 +14,7 @@ golden = pytest.mark.skipif(not GOLDEN, reason="no golden numbers beside the rep
 
 
 def golden_scores() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
-    """Best first, in another order for every prompt."""
+    """Scores, ranks, mask and margins, with the candidates of every prompt in another order."""
     scores = torch.tensor(GOLDEN["reward_model"]["scores_best_first"], dtype=torch.float64)
     order = torch.stack([torch.randperm(4, generator=torch.Generator().manual_seed(i)) for i in range(len(scores))])
     return scores.gather(1, order), order, torch.ones_like(order, dtype=torch.bool), None
@@ -25,10 +25,10 @@ def golden_scores() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, None]:
 @given(rankings)
 def test_equals_the_loop(margin: bool, r: Rankings) -> None:
     fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
-    have = BradleyTerry(margin)(fast, r.rank, r.present, r.margin)
-    want = r.over_pairs(lambda p, i, j: torch.log(1 + torch.exp(slow[p, j] - slow[p, i] + margin * r.margin[p])))
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have.sum(), fast), gradient(want.sum(), slow))
+    actual = BradleyTerry(margin)(fast, r.rank, r.present, r.margin)
+    expected = r.over_pairs(lambda p, i, j: torch.log(1 + torch.exp(slow[p, j] - slow[p, i] + margin * r.margin[p])))
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual.sum(), fast), gradient(expected.sum(), slow))
 
 
 @golden
@@ -46,7 +46,7 @@ def test_equal_scores_are_ln_2_with_a_gradient() -> None:
 
 @few
 @given(rankings)
-def test_ties_and_what_is_not_there_contribute_nothing(r: Rankings) -> None:
+def test_ties_and_absent_candidates_contribute_nothing(r: Rankings) -> None:
     dirty = r.poisoned().logprobs.requires_grad_()
     loss = BradleyTerry()(dirty, r.rank, r.present, None)
     assert torch.equal(loss, BradleyTerry()(r.logprobs, r.rank, r.present, None))
@@ -54,7 +54,7 @@ def test_ties_and_what_is_not_there_contribute_nothing(r: Rankings) -> None:
     assert (BradleyTerry()(r.logprobs, torch.ones_like(r.rank), r.present, None) == 0).all()
 
 
-def test_a_margin_that_the_data_has_not_is_refused() -> None:
+def test_margin_without_margins_in_the_data_is_refused() -> None:
     r = ranking(2, 2, seed=0)
     with pytest.raises(UserError, match="margin=false"):
         BradleyTerry(margin=True)(r.logprobs, r.rank, r.present, None)

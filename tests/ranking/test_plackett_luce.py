@@ -13,15 +13,15 @@ from tests.test_golden import GOLDEN
 @given(rankings)
 def test_equals_the_loop(r: Rankings) -> None:
     fast, slow = r.logprobs.clone().requires_grad_(), r.logprobs.clone().requires_grad_()
-    want = torch.zeros((), dtype=torch.float64)
+    expected = torch.zeros((), dtype=torch.float64)
     for p in range(len(r.rank)):
         for k in range(r.rank.shape[1]):
             worse = [j for i, j in r.pairs(p) if i == k]
             if r.present[p, k]:
-                want = want + (p + 1) * torch.log(1 + sum((torch.exp(slow[p, j] - slow[p, k]) for j in worse), torch.tensor(0.0)))
-    have = (PlackettLuce()(fast, r.rank, r.present, None) * torch.arange(1, len(r.rank) + 1)).sum()
-    torch.testing.assert_close(have, want)
-    torch.testing.assert_close(gradient(have, fast), gradient(want, slow))
+                expected = expected + (p + 1) * torch.log(1 + sum((torch.exp(slow[p, j] - slow[p, k]) for j in worse), torch.tensor(0.0)))
+    actual = (PlackettLuce()(fast, r.rank, r.present, None) * torch.arange(1, len(r.rank) + 1)).sum()
+    torch.testing.assert_close(actual, expected)
+    torch.testing.assert_close(gradient(actual, fast), gradient(expected, slow))
 
 
 @golden
@@ -40,15 +40,15 @@ def test_probabilities_of_all_rankings_sum_to_one() -> None:
 
 @few
 @given(rankings)
-def test_two_candidates_are_bradley_terry(r: Rankings) -> None:
+def test_two_candidates_equal_bradley_terry(r: Rankings) -> None:
     pair = r.candidates(torch.arange(min(2, r.rank.shape[1])))
-    given = (pair.logprobs, pair.rank, pair.present, None)
-    torch.testing.assert_close(PlackettLuce()(*given), BradleyTerry()(*given))
+    inputs = (pair.logprobs, pair.rank, pair.present, None)
+    torch.testing.assert_close(PlackettLuce()(*inputs), BradleyTerry()(*inputs))
 
 
 @few
 @given(rankings)
-def test_ties_and_what_is_not_there_contribute_nothing(r: Rankings) -> None:
+def test_ties_and_absent_candidates_contribute_nothing(r: Rankings) -> None:
     dirty = r.poisoned().logprobs.requires_grad_()
     loss = PlackettLuce()(dirty, r.rank, r.present, None)
     assert torch.equal(loss, PlackettLuce()(r.logprobs, r.rank, r.present, None))

@@ -17,14 +17,14 @@ BOUNDS = st.one_of(st.none(), st.floats(0, 0.5))
 def test_equals_the_loop(b: Batch, low: float | None, high: float | None) -> None:
     fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
     surrogate = CISPO(low, high)(fast, b.advantages, b.mask)
-    field, decided = cispo(slow, b.advantages, b.mask, low, high)
+    field, clipped_slots = cispo(slow, b.advantages, b.mask, low, high)
     torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
-    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == decided
+    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
     if field:
         torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
 
 
-def test_every_token_keeps_a_gradient_and_only_its_weight_is_bounded() -> None:
+def test_every_token_keeps_a_gradient_with_a_bounded_weight() -> None:
     d = torch.tensor([[log(0.5), log(1.1), log(4.0)]] * 2, dtype=torch.float64, requires_grad=True)
     advantages = torch.tensor([[1.0] * 3, [-1.0] * 3], dtype=torch.float64)
     mask = torch.ones(2, 3, dtype=torch.bool)
@@ -35,6 +35,6 @@ def test_every_token_keeps_a_gradient_and_only_its_weight_is_bounded() -> None:
 
 
 @pytest.mark.parametrize("field", ["low", "high"])
-def test_bad_fields_are_refused_by_name(field: str) -> None:
+def test_invalid_fields_are_refused_by_name(field: str) -> None:
     with pytest.raises(ValueError, match=field):
         CISPO(**{field: -0.1})

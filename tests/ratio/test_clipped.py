@@ -22,9 +22,9 @@ TRUE = torch.ones(1, 1, dtype=torch.bool)
 def test_equals_the_loop(level: str, b: Batch, low: float, high: float, dual: float | None) -> None:
     fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
     surrogate = Clipped(low, high, level, dual)(fast, b.advantages, b.mask)
-    field, decided = clipped(slow, b.advantages, b.mask, low, high, level, dual)
+    field, clipped_slots = clipped(slow, b.advantages, b.mask, low, high, level, dual)
     torch.testing.assert_close(torch.where(b.mask, surrogate.objective, 0), dense(field, b.mask.shape))
-    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == decided
+    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
     if field:
         weight = torch.linspace(0.5, 2, b.mask.numel(), dtype=torch.float64).view(b.mask.shape)
         expected = gradient(sum(x * weight[at] for at, x in field.items()), slow)
@@ -34,10 +34,10 @@ def test_equals_the_loop(level: str, b: Batch, low: float, high: float, dual: fl
 @pytest.mark.parametrize(
     ("advantage", "ratio", "objective", "slope"),
     [
-        (1.0, 0.5, 0.5, 0.5),  # worse than before although it is good: free
-        (1.0, 1.5, 1.28, 0.0),  # good and already more likely: clipped high
-        (-1.0, 0.5, -0.8, 0.0),  # bad and already less likely: clipped low
-        (-1.0, 1.5, -1.5, -1.5),  # more likely although it is bad: free
+        (1.0, 0.5, 0.5, 0.5),  # A > 0 and less likely than before: not clipped
+        (1.0, 1.5, 1.28, 0.0),  # A > 0 and already more likely: clipped at the upper bound
+        (-1.0, 0.5, -0.8, 0.0),  # A < 0 and already less likely: clipped at the lower bound
+        (-1.0, 1.5, -1.5, -1.5),  # A < 0 and more likely than before: not clipped
         (1.0, 1.25, 1.25, 1.25),  # between the bounds, above 1 + low
         (-1.0, 0.75, -0.8, 0.0),  # below 1 - low, above 1 - high
     ],
@@ -50,7 +50,7 @@ def test_four_quadrants(advantage: float, ratio: float, objective: float, slope:
     assert surrogate.clipped.item() == (slope == 0)
 
 
-def test_dual_clip_floors_negative_advantages_alone_and_is_not_counted() -> None:
+def test_dual_clip_bounds_only_negative_advantages_and_is_not_counted() -> None:
     d = torch.tensor([[log(5.0), log(2.0), log(5.0)]], dtype=torch.float64, requires_grad=True)
     surrogate = Clipped(dual=3.0)(d, torch.tensor([[-1.0, -1.0, 1.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool))
     assert surrogate.objective[0].tolist() == pytest.approx([-3.0, -2.0, 1.2])
@@ -58,8 +58,8 @@ def test_dual_clip_floors_negative_advantages_alone_and_is_not_counted() -> None
     assert surrogate.clipped.tolist() == [[False, False, True]]
 
 
-def test_worked_example_of_token_against_sequence_level() -> None:
-    """Ratios 2.0 and 0.4, A = 1: the geometric mean is inside the bounds; PPO's min over tokens is (1.2 + 0.4) / 2, not the clip alone."""
+def test_worked_example_of_token_and_sequence_level() -> None:
+    """Ratios 2.0 and 0.4, A = 1: the geometric mean is in bounds; PPO's min gives (1.2 + 0.4) / 2, the clip alone (1.2 + 0.8) / 2."""
     d = torch.tensor([[log(2.0), log(0.4)]], dtype=torch.float64)
     ones, mask = torch.ones_like(d), torch.ones(1, 2, dtype=torch.bool)
     sequence, token = Clipped(level="sequence")(d, ones, mask), Clipped()(d, ones, mask)
@@ -71,15 +71,15 @@ def test_worked_example_of_token_against_sequence_level() -> None:
 
 
 def test_sequence_level_clips_once_per_response() -> None:
-    """Ratios e^3, e^-3, e^0.6: geometric mean e^0.2, clipped to 1.2; the token clip averages to something else."""
+    """Ratios e^3, e^-3, e^0.6: geometric mean e^0.2, clipped to 1.2; clipping by token gives another mean."""
     d = torch.tensor([[3.0, -3.0, 0.6]], dtype=torch.float64)
     ones, mask = torch.ones_like(d), torch.ones(1, 3, dtype=torch.bool)
     assert Clipped(level="sequence")(d, ones, mask).objective[0].tolist() == pytest.approx([1.2] * 3)
     assert Clipped()(d, ones, mask).objective.mean().item() == pytest.approx((1.2 + exp(-3) + 1.2) / 3)
 
 
-def test_sequence_gradient_is_the_closed_form() -> None:
-    """d s A / d log_ratio_t = s A / |y| for each of the |y| tokens (GSPO, equation 10)."""
+def test_sequence_gradient_equals_the_closed_form() -> None:
+    """The gradient d s A / d log_ratio_t is s A / |y| for each of the |y| tokens (GSPO, equation 10)."""
     b = batch(5, 6, seed=4)
     d = b.log_ratio.clone().requires_grad_()
     advantages = b.advantages[:, :1].expand_as(d)
@@ -90,7 +90,7 @@ def test_sequence_gradient_is_the_closed_form() -> None:
     torch.testing.assert_close(grad, torch.where(b.mask, s * advantages / size, 0))
 
 
-def test_sequence_token_has_the_value_of_sequence_and_its_gradient_when_a_response_has_one_advantage() -> None:
+def test_sequence_token_equals_sequence_when_a_response_has_one_advantage() -> None:
     b = batch(6, 6, seed=8)
     advantages = b.advantages[:, :1].expand_as(b.mask)
     results = []
@@ -104,7 +104,7 @@ def test_sequence_token_has_the_value_of_sequence_and_its_gradient_when_a_respon
 @pytest.mark.parametrize("level", LEVELS[1:])
 @few
 @given(batches)
-def test_levels_agree_where_a_response_has_one_token(level: str, b: Batch) -> None:
+def test_levels_agree_for_responses_of_one_token(level: str, b: Batch) -> None:
     b = replace(b, mask=b.mask & (b.mask.cumsum(1) == 1))
     token, other = Clipped()(b.log_ratio, b.advantages, b.mask), Clipped(level=level)(b.log_ratio, b.advantages, b.mask)
     torch.testing.assert_close(other.objective, token.objective)
@@ -125,7 +125,7 @@ def test_low_and_high_are_not_interchangeable() -> None:
     assert not torch.equal(one.clipped, other.clipped)
 
 
-def test_bounds_wide_enough_are_no_bounds() -> None:
+def test_very_wide_bounds_equal_unclipped() -> None:
     b = batch(6, 6, seed=9)
     wide, none = Clipped(1.0, 1e9)(b.log_ratio, b.advantages, b.mask), Unclipped()(b.log_ratio, b.advantages, b.mask)
     torch.testing.assert_close(wide.objective, none.objective)
@@ -141,6 +141,6 @@ def test_an_advantage_of_0_is_not_counted_as_clipped() -> None:
     [({"low": -0.1}, "low"), ({"low": 1.1}, "low"), ({"high": -1.0}, "high"), ({"high": float("nan")}, "high"),
      ({"level": "word"}, "level"), ({"dual": 1.0}, "dual")],
 )  # fmt: skip
-def test_bad_fields_are_refused_by_name(bad: dict, field: str) -> None:
+def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
     with pytest.raises((ValueError, TypeError), match=field):  # TypeError where types are checked at run time
         Clipped(**bad)

@@ -16,12 +16,12 @@ EVERY = torch.ones(1, 5, dtype=torch.bool)
 
 
 def old_to_new(logprobs: Tensor) -> Tensor:
-    """KL(pi_old || pi), by enumeration."""
+    """Return KL(pi_old || pi), by enumeration."""
     return (OLD.exp() * (OLD - logprobs)).sum()
 
 
 def best_response(part: KLPenalty, steps: int = 200) -> float:
-    """Distance that maximising the objective's expectation over pi_old ends at."""
+    """Return the KL after maximising the expectation of the objective over pi_old."""
     logits = OLD[0].clone().requires_grad_()
     for _ in range(steps):
         objective = (OLD.exp() * part(logits.log_softmax(0)[None] - OLD, ARMS, EVERY).objective).sum()
@@ -41,8 +41,8 @@ def test_equals_the_loop(b: Batch, beta: float) -> None:
         torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
 
 
-def test_the_penalty_is_the_kl_from_the_old_policy_in_value_and_gradient() -> None:
-    """E over pi_old of r - 1 - log r, with A = 0 and beta = 1."""
+def test_penalty_equals_the_kl_from_the_old_policy_in_value_and_gradient() -> None:
+    """With A = 0 and beta = 1, the objective is minus the expectation of r - 1 - log r over pi_old."""
     logits = NEW.clone().requires_grad_()
     logprobs = logits.log_softmax(0)[None]
     expected = -(OLD.exp() * KLPenalty(1.0)(logprobs - OLD, torch.zeros(1, 5, dtype=torch.float64), EVERY).objective).sum()
@@ -56,13 +56,13 @@ def test_the_penalty_is_the_kl_from_the_old_policy_in_value_and_gradient() -> No
 
 @few
 @given(batches)
-def test_it_only_takes_off(b: Batch) -> None:
-    plain, held = Unclipped()(b.log_ratio, b.advantages, b.mask), KLPenalty(0.7)(b.log_ratio, b.advantages, b.mask)
-    assert (held.objective <= plain.objective + 1e-12).all()
+def test_penalty_never_raises_the_objective(b: Batch) -> None:
+    plain, penalised = Unclipped()(b.log_ratio, b.advantages, b.mask), KLPenalty(0.7)(b.log_ratio, b.advantages, b.mask)
+    assert (penalised.objective <= plain.objective + 1e-12).all()
     torch.testing.assert_close(KLPenalty(0.0)(b.log_ratio, b.advantages, b.mask).objective, plain.objective)
 
 
-def test_a_larger_coefficient_stays_closer_on_a_bandit() -> None:
+def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit() -> None:
     distances = [best_response(KLPenalty(beta)) for beta in (0.5, 1.0, 2.0, 4.0)]
     assert distances == sorted(distances, reverse=True)
     assert distances[0] > 5 * distances[-1] > 0
@@ -72,28 +72,28 @@ def test_a_larger_coefficient_stays_closer_on_a_bandit() -> None:
     ("distance", "factor"),
     [(0.0151, 2.0), (0.0149, 1.0), (0.01, 1.0), (0.0067, 1.0), (0.0066, 0.5), (0.0, 0.5), (9.0, 2.0), (float("nan"), 1.0)],
 )
-def test_the_coefficient_is_doubled_or_halved_outside_of_the_band(distance: float, factor: float) -> None:
+def test_coefficient_is_doubled_or_halved_outside_of_the_band(distance: float, factor: float) -> None:
     part = KLPenalty(3.0, target=0.01)
     part.on_iteration_end({"train/kl_update": distance})
     assert part.coefficient == 3.0 * factor
 
 
-def test_without_the_metric_nothing_changes() -> None:
+def test_coefficient_is_kept_without_the_metric() -> None:
     part = KLPenalty(3.0)
     part.on_iteration_end({"train/kl_ref": 9.0})
     assert part.coefficient == 3.0
 
 
 @pytest.mark.parametrize("start", [0.01, 4.0])
-def test_it_finds_a_coefficient_that_keeps_the_distance_on_a_bandit(start: float) -> None:
-    """The distance falls with the square of beta: doubling and halving cannot hit the band more closely than this."""
+def test_coefficient_adapts_to_the_target_on_a_bandit(start: float) -> None:
+    """The KL is proportional to 1 / beta^2, so doubling and halving beta reach the target only within this factor."""
     part = KLPenalty(start, target=0.05)
     for _ in range(15):
         part.on_iteration_end({"train/kl_update": (distance := best_response(part, steps=50))})
     assert 0.05 / 3 < distance < 0.05 * 3
 
 
-def test_its_state_is_restored_exactly() -> None:
+def test_state_is_restored_exactly() -> None:
     part = KLPenalty(0.3)
     part.on_iteration_end({"train/kl_update": 1.0})
     other = KLPenalty(0.3)
@@ -107,6 +107,6 @@ def test_its_state_is_restored_exactly() -> None:
     ("bad", "field"),
     [({"coefficient": -1.0}, "coefficient"), ({"coefficient": float("inf")}, "coefficient"), ({"target": 0.0}, "target")],
 )
-def test_bad_fields_are_refused_by_name(bad: dict, field: str) -> None:
+def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         KLPenalty(**bad)

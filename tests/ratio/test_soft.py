@@ -24,13 +24,13 @@ def test_equals_the_loop(b: Batch, positive: float, negative: float) -> None:
 
 @pytest.mark.parametrize("tau", [0.5, 1.0, 1.05, 10.0])
 @pytest.mark.parametrize("advantage", [-2.0, 3.0])
-def test_the_slope_at_ratio_1_is_the_advantage_for_every_temperature(tau: float, advantage: float) -> None:
+def test_gradient_at_ratio_1_is_the_advantage_for_every_temperature(tau: float, advantage: float) -> None:
     d = torch.zeros(1, 1, dtype=torch.float64, requires_grad=True)
     surrogate = Soft(tau, tau)(d, torch.full_like(d, advantage), torch.ones(1, 1, dtype=torch.bool))
     assert gradient(surrogate.objective.sum(), d).item() == pytest.approx(advantage)
 
 
-def test_gradient_fades_on_both_sides_and_faster_for_negative_advantages() -> None:
+def test_gradient_decays_on_both_sides_and_faster_for_negative_advantages() -> None:
     d = torch.tensor([[0.0, 1.0, 1.5]], dtype=torch.float64, requires_grad=True)
     mask = torch.ones(1, 3, dtype=torch.bool)
     slopes = []
@@ -43,6 +43,6 @@ def test_gradient_fades_on_both_sides_and_faster_for_negative_advantages() -> No
 
 @pytest.mark.parametrize("field", ["positive_temperature", "negative_temperature"])
 @pytest.mark.parametrize("bad", [0.0, -1.0, float("nan")])
-def test_bad_fields_are_refused_by_name(field: str, bad: float) -> None:
+def test_invalid_fields_are_refused_by_name(field: str, bad: float) -> None:
     with pytest.raises(ValueError, match=field):
         Soft(**{field: bad})

@@ -14,11 +14,11 @@ ROWS = st.lists(st.tuples(st.integers(-2, 2), st.sampled_from([NAN, -1.0, 0.0, 0
 @given(ROWS, st.integers(1, 4), st.sampled_from([-1.0, 0.5, 1.0]))
 def test_equals_the_loop(rows: list[tuple[int, float]], k: int, threshold: float) -> None:
     keep = BestOf(k, threshold)(torch.tensor([s for _, s in rows]), torch.tensor([g for g, _ in rows]))
-    want = set()
+    expected = set()
     for group in {g for g, _ in rows}:
         passed = [(-s, i) for i, (g, s) in enumerate(rows) if g == group and s >= threshold]
-        want |= {i for _, i in sorted(passed)[:k]}
-    assert {i for i, kept in enumerate(keep.tolist()) if kept} == want
+        expected |= {i for _, i in sorted(passed)[:k]}
+    assert {i for i, kept in enumerate(keep.tolist()) if kept} == expected
 
 
 def test_by_hand() -> None:
@@ -29,11 +29,11 @@ def test_by_hand() -> None:
     assert BestOf(k=9, threshold=0.0)(scores, group).tolist() == [True, True, True, False, True, True, True]
 
 
-def test_nothing_scored_nothing_kept() -> None:
+def test_unscored_responses_are_not_kept() -> None:
     assert not BestOf(threshold=-torch.inf)(torch.full((3,), NAN), torch.zeros(3, dtype=torch.long)).any()
     assert BestOf()(torch.zeros(0), torch.zeros(0, dtype=torch.long)).tolist() == []
 
 
-def test_bad_fields_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="k must"):
+def test_invalid_fields_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match="k=0: must be at least 1"):
         BestOf(k=0)

@@ -9,19 +9,19 @@ from tests.support.batches import few
 GROUPS = st.lists(st.tuples(st.integers(-2, 2), st.booleans()), min_size=1, max_size=20)
 
 
-@pytest.mark.parametrize("wrong", [0.0, -1.0])
+@pytest.mark.parametrize("wrong_score", [0.0, -1.0])
 @few
 @given(GROUPS)
-def test_keeps_a_group_iff_some_and_not_all_are_correct(wrong: float, rows: list[tuple[int, bool]]) -> None:
+def test_keeps_a_group_iff_some_and_not_all_are_correct(wrong_score: float, rows: list[tuple[int, bool]]) -> None:
     group = torch.tensor([g for g, _ in rows])
-    scores = torch.tensor([1.0 if correct else wrong for _, correct in rows])
+    scores = torch.tensor([1.0 if correct else wrong_score for _, correct in rows])
     keep = Dynamic()(scores, group).tolist()
-    for (own, _), kept in zip(rows, keep, strict=True):
-        members = [correct for g, correct in rows if g == own]
+    for (group_id, _), kept in zip(rows, keep, strict=True):
+        members = [correct for g, correct in rows if g == group_id]
         assert kept == (0 < sum(members) < len(members))
 
 
-def test_groups_go_by_id_wherever_the_rows_stand() -> None:
+def test_groups_are_defined_by_id_and_not_by_position() -> None:
     scores, group = torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([7, 5, 7, 7])
     assert Dynamic()(scores, group).tolist() == [True, False, True, True]
 
@@ -32,19 +32,19 @@ def test_float_noise_is_not_a_difference() -> None:
     assert not Dynamic()(scores, torch.zeros(4, dtype=torch.long)).any()
 
 
-def test_an_unscored_response_does_not_decide_and_stays_with_its_group() -> None:
+def test_unscored_responses_are_ignored_and_kept_or_dropped_with_their_group() -> None:
     nan = float("nan")
     scores, group = torch.tensor([1.0, nan, 0.0, 1.0, nan, nan]), torch.tensor([0, 0, 0, 1, 1, 2])
     assert Dynamic()(scores, group).tolist() == [True, True, True, False, False, False]
 
 
-def test_bounds_pick_groups_by_their_mean() -> None:
+def test_bounds_select_groups_by_mean_score() -> None:
     scores = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0, 1.0, 0.0])
     group = torch.tensor([0] * 4 + [1] * 4)
     assert Dynamic(low=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
     assert Dynamic(high=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
 
 
-def test_bad_fields_are_refused_by_name() -> None:
+def test_invalid_fields_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="low"):
         Dynamic(low=0.9, high=0.1)

@@ -13,7 +13,7 @@ class TestSchedule:
     def test_constant(self) -> None:
         assert factors(Schedule(), 4) == [1.0] * 4
 
-    def test_warmup_moves_at_once_and_ends_full(self) -> None:
+    def test_warmup_starts_above_0_and_ends_at_1(self) -> None:
         assert factors(Schedule(warmup=4), 6) == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
     def test_linear(self) -> None:
@@ -23,22 +23,24 @@ class TestSchedule:
         assert factors(Schedule(decay="cosine"), 5) == pytest.approx([1.0, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0.0])
 
     @pytest.mark.parametrize("decay", ["linear", "cosine"])
-    def test_decay_starts_full_after_warmup_and_ends_with_final(self, decay: str) -> None:
-        have = factors(Schedule(warmup=2, decay=decay, final=0.1), 12)
-        assert have[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
-        assert have[-1] == pytest.approx(0.1)
-        assert have[2:] == sorted(have[2:], reverse=True)
-        assert len(set(have[2:])) == 10
+    def test_decay_starts_at_1_after_warmup_and_ends_at_final(self, decay: str) -> None:
+        actual = factors(Schedule(warmup=2, decay=decay, final=0.1), 12)
+        assert actual[:3] == pytest.approx([1 / 3, 2 / 3, 1.0])
+        assert actual[-1] == pytest.approx(0.1)
+        assert actual[2:] == sorted(actual[2:], reverse=True)
+        assert len(set(actual[2:])) == 10
 
     @pytest.mark.parametrize("decay", ["linear", "cosine"])
-    def test_stays_there_when_a_run_is_continued_past_its_end(self, decay: str) -> None:
+    def test_stays_at_final_after_the_last_iteration(self, decay: str) -> None:
         assert Schedule(decay=decay, final=0.25)(99, 10) == pytest.approx(0.25)
 
     @pytest.mark.parametrize("decay", ["constant", "linear", "cosine"])
-    def test_a_run_of_one_iteration_moves(self, decay: str) -> None:
+    def test_factor_of_a_single_iteration_is_1(self, decay: str) -> None:
         assert Schedule(decay=decay)(0, 1) == 1.0
 
-    @pytest.mark.parametrize(("change", "says"), [({"warmup": -1}, r"schedule\.warmup=-1"), ({"decay": "step"}, r"schedule\.decay=step")])
-    def test_bad_settings(self, change: dict, says: str) -> None:
-        with pytest.raises(ValueError, match=says):
+    @pytest.mark.parametrize(
+        ("change", "message"), [({"warmup": -1}, r"schedule\.warmup=-1"), ({"decay": "step"}, r"schedule\.decay=step")]
+    )
+    def test_invalid_fields_are_refused_by_name(self, change: dict, message: str) -> None:
+        with pytest.raises(ValueError, match=message):
             Schedule(**change)

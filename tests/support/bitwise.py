@@ -99,10 +99,20 @@ def sha256(parts: Iterable[bytes]) -> str:
     return digest.hexdigest()
 
 
-def files(folder: Path) -> list[bytes]:
-    """Names and contents of all files in a folder, in order of their names."""
+def content(path: Path) -> bytes:
+    """Content of a file. The metadata of a safetensors file is in random order: its header is sorted."""
+    data = path.read_bytes()
+    if path.suffix != ".safetensors":
+        return data
+    end = 8 + int.from_bytes(data[:8], "little")
+    return json.dumps(json.loads(data[8:end]), sort_keys=True).encode() + data[end:]
+
+
+def files(folder: Path, tree: Path) -> list[bytes]:
+    """Names and contents of all files in a folder, in order of their names. The path of the checkout is replaced by a constant."""
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
-    return [part for path in paths for part in (str(path.relative_to(folder)).encode(), path.read_bytes())]
+    prefix = str(tree).encode()
+    return [part for path in paths for part in (str(path.relative_to(folder)).encode(), content(path).replace(prefix, b"CHECKOUT"))]
 
 
 def untimed(path: Path) -> list[dict[str, object]]:
@@ -111,20 +121,20 @@ def untimed(path: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in row.items() if k != "wall_s" and not k.startswith(("time/", "perf/"))} for row in rows]
 
 
-def fingerprint(run: Path) -> dict[str, str]:
-    """SHA-256 of what a run directory holds, by kind."""
+def fingerprint(run: Path, tree: Path) -> dict[str, str]:
+    """SHA-256 of the contents of a run directory, by kind."""
     return {
-        "export": sha256(files(run / "export")),
+        "export": sha256(files(run / "export", tree)),
         "metrics": sha256(json.dumps(row, sort_keys=True).encode() for row in untimed(run / "metrics.jsonl")),
-        "samples": sha256(files(run / "samples")),
+        "samples": sha256(files(run / "samples", tree)),
     }
 
 
-def record(out: Path, tree: Path, only: list[str]) -> None:
+def record_runs(out: Path, tree: Path, only: list[str]) -> None:
     """Run the cases with the code in `tree`."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "record.json"
-    found: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
+    record: dict[str, dict[str, str]] = json.loads(path.read_text()) if path.exists() else {}
     if not (out / "mixture").exists():
         from tests.policy.mixtures import mixture
 
@@ -132,7 +142,7 @@ def record(out: Path, tree: Path, only: list[str]) -> None:
     # Prompts and exported files hold no path of their run, but a policy's name may: the same folder name in every record.
     names = {"reward_model": out / "reward_model", "process": out / "process_reward_model", "mixture": out / "mixture"}
     for case in only or CASES:
-        if case in found:
+        if case in record:
             continue
         run, start = out / case.replace(" ", "_"), time.monotonic()
         overrides = [text.format(**names) for text in (*SMALL, *CASES[case])]
@@ -142,8 +152,8 @@ def record(out: Path, tree: Path, only: list[str]) -> None:
         if done.returncode:
             print(f"{case}: exit status {done.returncode}\n{done.stdout[-1500:]}{done.stderr[-1500:]}", flush=True)
             continue
-        found[case] = fingerprint(run)
-        path.write_text(json.dumps(found, indent=1) + "\n")
+        record[case] = fingerprint(run, tree)
+        path.write_text(json.dumps(record, indent=1) + "\n")
         print(f"{case}: {time.monotonic() - start:.1f} s", flush=True)
 
 
@@ -173,6 +183,6 @@ if __name__ == "__main__":
     two.add_argument("after", type=Path)
     given = parser.parse_args()
     if given.command == "record":
-        record(given.out.resolve(), given.tree.resolve(), given.only)
+        record_runs(given.out.resolve(), given.tree.resolve(), given.only)
     else:
         sys.exit(bool(compare(given.before, given.after)))

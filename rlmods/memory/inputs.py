@@ -1,0 +1,177 @@
+"""Inputs of the memory prediction, read from a composed plan: devices, networks on the meta device, and batch shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hydra.errors import HydraException
+from hydra.utils import get_class, instantiate
+from omegaconf import DictConfig
+from torch import nn
+
+from rlmods.algo import ProcessRewardModel, RewardModel
+from rlmods.config.plan import Plan
+from rlmods.data import Splits
+from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
+from rlmods.policy import Policy, ScalarModel
+from rlmods.types import Prompt, UserError
+
+
+@dataclass(frozen=True)
+class Devices:
+    """Devices of a run and how its networks are spread over them."""
+
+    ranks: int = 1
+    shards: int = 1
+    """Ranks that share one copy of the networks."""
+    fsdp: bool = False
+    ddp: bool = False
+    offload: bool = False
+    """Shards, gradients and optimizer state are in CPU memory."""
+    full_checkpoint: bool = False
+    """Rank 0 gathers full tensors to write a checkpoint."""
+    on_cpu: bool = False
+    precision: str = "32-true"
+
+    @classmethod
+    def from_config(cls, trainer: DictConfig, num_gpus: int) -> Devices:
+        """Read the group `trainer`. `num_gpus`: number of ranks if `trainer.devices` is not a number.
+
+        Raises:
+            UserError: `replicas` does not divide the number of ranks, or several devices without a strategy.
+        """
+        devices, strategy = trainer.get("devices", 1), dict(trainer.get("strategy") or {})
+        ranks = devices * trainer.get("num_nodes", 1) if isinstance(devices, int) and devices > 0 else num_gpus
+        kind = get_class(strategy["_target_"]) if "_target_" in strategy else object
+        on_cpu, precision = trainer.get("accelerator") == "cpu", str(trainer.get("precision"))
+        if issubclass(kind, FSDP2):
+            check_replicas(strategy["replicas"], ranks)
+            offload, full = strategy["offload"] and not on_cpu, not strategy["sharded_checkpoints"]
+            return cls(ranks, ranks // strategy["replicas"], True, False, offload, full, on_cpu, precision)
+        if not issubclass(kind, DDP) and ranks > 1:
+            raise UserError(f"trainer.devices={devices}: several devices need a strategy: type trainer=fsdp or trainer=ddp")
+        return cls(ranks, ddp=issubclass(kind, DDP), on_cpu=on_cpu, precision=precision)
+
+    @property
+    def autocast(self) -> bool:
+        return self.precision in ("bf16-mixed", "16-mixed")
+
+    @property
+    def stored_itemsize(self) -> int | None:
+        """Bytes of a stored trained weight; None: of the policy's dtype."""
+        return 2 if self.precision in ("bf16-true", "16-true") else None
+
+    @property
+    def gathered_itemsize(self) -> int | None:
+        """Bytes of a trained weight in forward and backward; None: of the policy's dtype."""
+        return 2 if self.fsdp and self.precision == "bf16-mixed" else self.stored_itemsize
+
+
+@dataclass(frozen=True)
+class Networks:
+    """Networks of a run, on the meta device."""
+
+    trained: Mapping[str, nn.Module]
+    """By name: `policy` or `reward_model`, and `critic`."""
+    reference: Policy | None
+    """The policy, if a frozen copy of its trainable weights is kept."""
+    reward_models: list[nn.Module]
+
+
+def build_networks(plan: Plan) -> Networks:
+    """Build the networks of a plan without reading weights.
+
+    Raises:
+        UserError: the policy does not load.
+    """
+    parts = plan.parts
+    with torch.device("meta"):
+        try:
+            policy: Policy = plan.adapter(instantiate(plan.config.policy, _convert_="all")())
+        except HydraException as error:
+            raise UserError(f"policy: {' '.join(str(error.__cause__ or error).split())}") from error
+        if issubclass(plan.algorithm, RewardModel | ProcessRewardModel):
+            return Networks({"reward_model": ScalarModel.from_policy(policy)}, None, [])
+        critic = parts["critic"](policy) if "critic" in parts else None
+        readers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
+        reward_models: list[nn.Module] = [ScalarModel.load(source) for reader in readers for source in getattr(reader, "sources", ())]
+    needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
+    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), policy if needs_reference else None, reward_models)
+
+
+def tensors(*networks: nn.Module, trained: bool = False) -> list[torch.Tensor]:
+    """Weights and buffers, shared ones once. `trained`: only those that require a gradient."""
+    unique = {id(x): x for network in networks for x in (*network.parameters(), *network.buffers())}
+    return [x for x in unique.values() if x.requires_grad or not trained]
+
+
+def num_bytes(*networks: nn.Module, itemsize: int | None = None, trained: bool = False) -> int:
+    """Bytes of `tensors`. `itemsize`: bytes of one element; None: of its dtype."""
+    return sum(x.numel() * (itemsize or x.itemsize) for x in tensors(*networks, trained=trained))
+
+
+def optimizer_copies(optimizer: DictConfig) -> float:
+    """Elements of optimizer state per trained weight (2 for Adam, 0 for plain SGD), counted after a step on one matrix."""
+    weight = nn.Parameter(torch.zeros(64, 64))
+    weight.grad = torch.zeros_like(weight)
+    built = instantiate(optimizer, _partial_=True, _convert_="all")([weight])
+    built.step()
+    return sum(x.numel() for state in built.state.values() for x in state.values() if torch.is_tensor(x) and x.ndim) / weight.numel()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of one forward, each as long as the longest."""
+
+    num: int
+    length: int
+    """Tokens of prompt and response."""
+    response: int
+    """Tokens of the response."""
+
+    @property
+    def tokens(self) -> int:
+        return self.num * self.length
+
+
+def microbatch(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) -> Rows:
+    """Rows of one forward and backward: responses have `rollout.max_tokens` tokens, or the largest length in the data."""
+    batch, algorithm = plan.batch, plan.algorithm
+    if algorithm.samples_responses:
+        response = plan.parts["rollout"].max_tokens
+        length, candidates = _longest(encoder, train) + response, batch.samples // algorithm.rows_per_prompt(batch)
+        num = batch.prompts // ranks * batch.samples
+    else:
+        rows = [_row_shape(prompt, encoder, algorithm.needs_columns) for prompt in train]
+        length, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
+        num = batch.prompts // ranks * candidates
+    step = max(candidates, num // batch.minibatches)
+    return Rows(min(step, max(1, batch.token_budget // (candidates * length)) * candidates), length, response)
+
+
+def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
+    """Prompts and rows that one rank decodes at once, by stage: sampling, validation."""
+    if (rollout := plan.parts.get("rollout")) is None:
+        return {}
+    settings = plan.config.validation
+    val = splits.val[: settings.max_prompts]
+    stages = {"sampling": (splits.train, plan.batch.prompts, plan.batch.samples)} if plan.algorithm.samples_responses else {}
+    shapes = {}
+    for stage, (prompts, available, samples) in (stages | {"validation": (val, len(val), max(1, settings.samples))}).items():
+        num = min(-(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples))
+        shapes[stage] = (num, Rows(num * samples, _longest(encoder, prompts) + rollout.max_tokens, rollout.max_tokens))
+    return shapes
+
+
+def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
+    return max((len(encoder.encode(prompt)) for prompt in prompts), default=0)
+
+
+def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
+    """Tokens of a data row, tokens of its longest response, and its number of responses."""
+    texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
+    responses = [len(encoder.encode_response(text)) for text in texts]
+    return len(encoder.encode(prompt)) + max(responses, default=0), max(responses, default=1), max(1, len(responses))
