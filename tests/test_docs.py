@@ -45,13 +45,13 @@ def check_overrides(overrides: list[str]) -> None:
 
 def fenced_commands() -> list[tuple[str, list[str]]]:
     """Return the page and the words, from `train.py` or `rlmods.COMMAND` on, of every Python command in a fenced block."""
-    commands = []
-    for page in (ROOT / "README.md", *sorted(DOCS.glob("*.md"))):
-        for language, block in re.findall(r"^```(\w*)\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines() if language in ("", "bash") else ():
-                if match := re.search(r"(train\.py|rlmods\.\w+) .*", line):
-                    commands.append((page.name, shlex.split(match[0], comments=True)))
-    return commands
+    files = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+    blocks = [(file.name, *block) for file in files for block in re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)]
+    lines = [
+        (file, line) for file, language, block in blocks if language in ("", "bash") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    matches = [(file, re.search(r"(train\.py|rlmods\.\w+) .*", line)) for file, line in lines]
+    return [(file, shlex.split(match[0], comments=True)) for file, match in matches if match]
 
 
 class TestCommands:

@@ -27,9 +27,9 @@ def test_example_plugin_matches_the_shipped_one():
 def test_overrides_exist(page):
     keys = {key for path in CONF.rglob("*.yaml") for key in re.findall(r"^ *(\w+):", path.read_text(), re.MULTILINE)}
     keys |= {key for settings in SETTINGS.values() for key in defaults(settings)}
-    found = [(key, value) for key, value in overrides(page) if "." in key or key in groups()]
-    assert len(found) >= 10
-    for key, value in found:
+    names = [(key, value) for key, value in overrides(page) if "." in key or key in groups()]
+    assert len(names) >= 10
+    for key, value in names:
         if key.startswith("reward.terms.brevity") or "@" in key:
             continue
         if "." in key:
