@@ -1,27 +1,24 @@
-"""What a part has to look like. Structural: a plugin inherits nothing and imports nothing of ours that it does not need.
+"""Protocols of the parts. They are structural: a plugin needs no base class and no import from this package.
 
-Any part may also be a `Controller`: one that changes while training, and is saved and restored with it.
+Any part may also be a `Controller`, which changes during training and is part of the checkpoint.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
 
-if TYPE_CHECKING:
-    from rlmods.policy.base import Policy
-
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Rewards to credit per token. A class attribute asks for what it needs: `needs_values = True` for a critic, `needs_group = True` for
-    G > 1, `needs_greedy = True` for the reward of a greedy answer to each prompt (as `values`, on every token of the prompt's responses),
-    `needs_steps = True` for rewards by step, and then for one more argument, `steps`: bool [N, T], True where a step ends."""
+    """Estimates advantages from rewards. Class attributes declare what it needs: `needs_values = True` a critic; `needs_group = True` more
+    than one response per prompt; `needs_greedy = True` the reward of the greedy response to each prompt, passed as `values` on every token
+    of the prompt's responses; `needs_steps = True` rewards by step, and the further argument `steps`: bool [N, T], True where a step ends."""
 
     def __call__(
         self, rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"], values: Float[Tensor, "N T"] | None
@@ -30,74 +27,91 @@ class Advantage(Protocol):
 
 @runtime_checkable
 class Ratio(Protocol):
-    """How far the policy may move from the one that sampled: log(pi / pi_old) and advantages to an objective to maximise. One that does not
-    weigh tokens by their own ratios says so in an attribute `level` other than `"token"`: routers of experts then disturb it little."""
+    """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised. An attribute `level` other than `"token"`
+    declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect."""
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
 
 
 @runtime_checkable
 class KL(Protocol):
-    """Distance from the reference, unscaled. `coefficient` scales it; `where` says whether it is a loss or taken off the reward."""
+    """Estimates the KL divergence from the reference per token, unscaled."""
 
     coefficient: float
+    """Weight of the penalty."""
     where: str
+    """"loss": added to the loss. "reward": subtracted from the rewards."""
 
     def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]: ...
 
 
 @runtime_checkable
 class Aggregation(Protocol):
-    """Per-token losses to one number. Additive: for fixed totals, f(a ++ b) == f(a) + f(b)."""
+    """Reduces values per token to a scalar. Additive: for fixed totals, f(a ++ b) == f(a) + f(b)."""
 
     def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]: ...
 
 
 @runtime_checkable
 class Sampling(Protocol):
-    """Which responses are worth training on, from their unshaped correctness (or total score). A group goes as a whole where none of its
-    rows is kept; a row that is not kept in a group that stays has had its part in the baseline, and carries no loss."""
+    """Selects responses to train on by their unshaped correctness (or total reward). A group without a selected row is rejected. A row that
+    is not selected in a group that is kept counts in the baseline but not in the loss."""
 
     def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]: ...
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """Grades responses. A plain list of floats is fine; `Scores` carries more. None where it abstains."""
+    """Scores responses. Returns one float per response, None where it abstains, or `Scores` with more information."""
 
     def __call__(self, responses: Sequence[Response]) -> Scores | Sequence[float | None]: ...
 
 
 @runtime_checkable
 class Rollout(Protocol):
-    """Samples responses. Temperature 1 and no truncation unless it says otherwise through its own fields."""
+    """Samples responses, by default with temperature 1 and without truncation of the distribution."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
-        """`samples` responses to each prompt, prompt-major."""
+        """Return `samples` responses to each prompt, prompt-major."""
         ...
 
-    def sync(self, policy: Policy, *, iteration: int) -> None:
-        """Take over the policy's weights: everything generated afterwards comes from them."""
+    def sync(self, policy: Any, *, iteration: int) -> None:
+        """Update the weights to those of `policy` (`rlmods.policy.Policy`); responses generated afterwards are sampled from them."""
         ...
 
 
 @runtime_checkable
 class Judge(Protocol):
-    """Compares two responses to one prompt: 1.0 the first is better, 0.0 the second, 0.5 a tie, None no verdict."""
+    """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for a tie, None for no verdict."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
 
 
+def compare(judge: Judge, pairs: Sequence[tuple[Prompt, str, str]]) -> list[float | None]:
+    """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
+
+    Raises:
+        ValueError: a verdict outside 0 to 1.
+    """
+    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
+    for verdict in verdicts:
+        if verdict is not None and not 0 <= verdict <= 1:
+            raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")
+    return list(verdicts)
+
+
 @runtime_checkable
 class Controller(Protocol):
-    """A part that changes while training: an adaptive coefficient, a running baseline. Resuming restores it exactly."""
+    """A part that changes during training, such as an adaptive coefficient or a running baseline. Resuming restores it exactly."""
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
-        """Called after every iteration with what is logged for it, which is the same on every rank."""
+        """Update with the metrics of the iteration, which are equal on all ranks."""
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain values and tensors."""
+        """Return the state as plain values and tensors."""
         ...
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Load what `state_dict` returned."""
+        ...

@@ -5,8 +5,9 @@ Shapes: N responses, T token slots (prompt, response and right padding), G respo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from difflib import SequenceMatcher, get_close_matches
 from typing import Any, Literal, TypeVar, overload
 
 import torch
@@ -19,6 +20,15 @@ Finish = Literal["stop", "length"]
 
 class UserError(Exception):
     """An error caused by user input. The command line prints its message (what is wrong, what to type instead) without a traceback."""
+
+
+def suggest(name: str, known: Iterable[object]) -> str:
+    """Return a suggestion for an unknown name: the known names most similar to it, or all of them if none is similar."""
+    names = [str(x) for x in known]
+    similar = get_close_matches(name, names, 3)
+    ratio = {x: SequenceMatcher(None, name, x).ratio() for x in similar}
+    similar = [x for x in similar if ratio[x] > ratio[similar[0]] - 0.15]
+    return f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(names)}"
 
 
 def objective(default: Any) -> Any:

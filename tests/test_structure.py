@@ -1,10 +1,10 @@
-"""The layout that a reader relies on: one name for a group everywhere, an option for every part, imports that point downwards."""
+"""The structure of the repository: one name for a group everywhere, an option for every part, imports without circles."""
 
 from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 from hydra.utils import get_class
+from lightning import LightningModule
 from omegaconf import OmegaConf
 
-from rlmods.algo import Learner, PolicyGradient
+from rlmods.algo import IterativeGRPO, Learner, PolicyGradient
+from rlmods.config.recipe import recipe
+from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
@@ -22,19 +25,17 @@ GROUPS = [
     "reward", "rollout", "router", "sampling", "schedule",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
-"""Groups whose options are settings of other people's classes."""
+"""Groups whose options configure classes of other libraries."""
 SERVICES = {"cli", "config", "distributed", "memory", "run", "training"}
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
-    "algo": {"Batch", "Learner"},
+    "algo": {"Batch", "Learner", "PolicyGradientSettings"},
     "callbacks": {"JsonlLogger", "Summary"},
     "data": {"PromptLoader", "PromptModule", "Splits"},
     "policy": {"AdaptedPolicy", "Policy", "ScalarModel"},
     "reward": {"Isolated"},
 }
-"""Public classes of a group's package that are no parts."""
-LONGEST = {"reward/grader/parse.py": 340}
-"""A grammar belongs in one place."""
+"""Public classes of a group's package that are not options."""
 OPTIONS = [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]
 MODULES = sorted((ROOT / "rlmods").rglob("*.py"))
 
@@ -57,13 +58,13 @@ def nodes(x: Any) -> Iterator[dict[str, Any]]:
 
 
 class TestGroups:
-    def test_are_the_same_in_conf_package_and_tests(self) -> None:
+    def test_have_the_same_names_in_conf_package_and_tests(self) -> None:
         packages = {path.parent.name for path in (ROOT / "rlmods").glob("*/__init__.py")}
         assert {path.name for path in (ROOT / "conf").iterdir() if path.is_dir()} - OTHERS == set(GROUPS)
         assert packages - SERVICES == set(GROUPS)
         assert {path.parent.name for path in (ROOT / "tests").glob("*/__init__.py")} >= set(GROUPS)
 
-    def test_each_is_in_the_main_configuration(self) -> None:
+    def test_are_all_in_the_primary_configuration(self) -> None:
         entries = [entry for entry in read(ROOT / "conf" / "train.yaml")["defaults"] if isinstance(entry, dict)]
         listed = {key for entry in entries for key in entry if not key.startswith("override ") and "@" not in key}
         assert listed == set(GROUPS) | OTHERS
@@ -88,19 +89,19 @@ class TestGroups:
 
 @pytest.mark.parametrize("path", OPTIONS, ids=name)
 class TestOption:
-    def test_its_first_words_say_what_it_is(self, path: Path) -> None:
+    def test_begins_with_a_description(self, path: Path) -> None:
         lines = [line for line in path.read_text().splitlines() if line != "# @package _global_"]
         assert lines[0].startswith("# ")
         assert lines[0].endswith(".")
 
-    def test_its_targets_lie_in_its_group(self, path: Path) -> None:
+    def test_targets_are_in_the_package_of_the_group(self, path: Path) -> None:
         found = list(nodes(read(path)))
         assert found
         for node in found:
             assert node["_target_"].startswith(f"rlmods.{path.parent.name}.")
             assert get_class(node["_target_"]).__module__.startswith(f"rlmods.{path.parent.name}.")
 
-    def test_its_keys_are_the_fields(self, path: Path) -> None:
+    def test_keys_are_the_fields_of_the_part(self, path: Path) -> None:
         for node in nodes(read(path)):
             kind = get_class(node["_target_"])
             keys = set(node) - {"_target_", "_convert_"}
@@ -110,77 +111,136 @@ class TestOption:
                 assert keys == set(inspect.signature(kind).parameters)
 
 
-@pytest.mark.parametrize("path", [p for p in OPTIONS if p.parent.name == "algo"], ids=name)
+ALGORITHMS = [path for path in OPTIONS if path.parent.name == "algo"]
+
+
+@pytest.mark.parametrize("path", ALGORITHMS, ids=name)
 class TestAlgorithm:
-    def test_its_option_chooses_the_recipe(self, path: Path) -> None:
-        option = read(path)
-        entries = [entry for entry in option.get("defaults", []) if isinstance(entry, dict)]
-        chosen = {k.removeprefix("override /"): v for entry in entries for k, v in entry.items()}
-        kind = get_class(option["algo"]["_target_"])
-        assert chosen == kind.recipe
+    def test_recipe_names_options_of_groups_that_the_algorithm_uses(self, path: Path) -> None:
+        kind = get_class(read(path)["algo"]["_target_"])
+        chosen = recipe(path.stem)
         assert set(chosen) <= set(kind.groups)
+        assert all((ROOT / "conf" / group / f"{option}.yaml").exists() for group, option in chosen.items())
         assert bool(chosen) or not issubclass(kind, PolicyGradient) or kind is PolicyGradient
 
-    def test_its_settings_are_those_of_the_class(self, path: Path) -> None:
-        settings: dict[str, Any] = {}
-        for entry in read(path).get("defaults", []):
-            settings |= read(path.with_stem(entry))["algo"] if isinstance(entry, str) else {}
-        settings |= read(path)["algo"]
-        kind = get_class(settings.pop("_target_"))
-        assert settings.pop("name") == path.stem
-        mine = [c for c in kind.__mro__ if issubclass(c, Learner) and c is not Learner and "__init__" in vars(c)]
-        own = [p for c in mine for p in inspect.signature(c.__init__).parameters.values()]
-        assert settings.keys() == {p.name for p in own if p.default is not p.empty}
-        if kind is PolicyGradient:
-            assert settings == {p.name: p.default for p in own if p.default is not p.empty}
+    def test_settings_are_declared_in_the_dataclass_only(self, path: Path) -> None:
+        """The option includes the fields of `settings_type` and repeats only values that differ from their defaults."""
+        option = read(path)
+        kind = get_class(option["algo"]["_target_"])
+        assert option["algo"].pop("name") == path.stem
+        del option["algo"]["_target_"]
+        declared = defaults(kind.settings_type)
+        assert all(declared[key] != value for key, value in option["algo"].items())
+        included = {**_included(path)}
+        assert included == declared
+
+    def test_depth_below_lightning_module(self, path: Path) -> None:
+        kind = get_class(read(path)["algo"]["_target_"])
+        depth = kind.__mro__.index(LightningModule)
+        assert depth <= (4 if kind is IterativeGRPO else 3)
+
+
+def _included(path: Path) -> dict[str, Any]:
+    """Settings that an option of `conf/algo` includes from the config store (`/NAME@algo`)."""
+    settings: dict[str, Any] = {}
+    for entry in read(path).get("defaults", []):
+        if isinstance(entry, str) and entry.endswith("@algo"):
+            settings |= defaults(SETTINGS[entry.strip("/").removesuffix("@algo")])
+        elif isinstance(entry, str) and entry != "_self_":
+            settings |= _included(path.with_stem(entry))
+    return settings
+
+
+def test_policy_gradient_takes_at_most_18_arguments() -> None:
+    taken = {name for kind in (Learner, PolicyGradient) for name in inspect.signature(kind.__init__).parameters}
+    assert len(taken - {"self", "learner"}) <= 18
+
+
+def test_the_package_root_holds_at_most_seven_files() -> None:
+    assert len([path for path in (ROOT / "rlmods").iterdir() if path.is_file()]) <= 7
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports(path: Path) -> set[str]:
-    """Modules of ours that are imported at run time, also inside functions."""
-    found: set[str] = set()
-
-    def visit(node: ast.AST) -> None:
-        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
-            return
+    """Modules of this package that a file imports, also inside functions and under TYPE_CHECKING."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(a.name for a in node.names)
+            names.update(alias.name for alias in node.names)
         if isinstance(node, ast.ImportFrom):
-            assert node.level == 0 or (node.level == 1 and path.parent.name == "sandbox"), "absolute, but where rlmods is not there"
-            found.update({node.module or "", *(f"{node.module}.{a.name}" for a in node.names)})
-        for child in ast.iter_child_nodes(node):
-            visit(child)
-
-    visit(ast.parse(path.read_text()))
-    return {module for module in found if module.startswith("rlmods")}
+            assert node.level == 0 or (node.level == 1 and path.parent.name == "sandbox"), "absolute imports, except in the sandbox"
+            if node.level == 0:
+                names.update({node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)})
+    return {name for name in names if name.startswith("rlmods")}
 
 
-def layer(path: Path) -> str:
-    return path.relative_to(ROOT / "rlmods").parts[0].removesuffix(".py")
+GRAPH = {module_name(path): imports(path) for path in MODULES}
+GRAPH = {name: {other for other in others if other in GRAPH and other != name} for name, others in GRAPH.items()}
+"""Imported modules by module."""
+LAYERS: tuple[set[str], ...] = (
+    {"types", "ops", "protocols"},
+    {"distributed", *GROUPS} - {"algo", "callbacks"},
+    {"training"},
+    {"algo"},
+    {"config", "memory", "callbacks"},
+    {"cli"},
+)
+"""Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by commands."""
 
 
-FORBIDDEN = {
-    **{low: {*GROUPS, *SERVICES, "compose", "main", "evaluation", "trainer", "plugins"} for low in ("types", "ops", "protocols")},
-    **{part: {"algo", "compose", "main"} for part in (*GROUPS, "evaluation", "metrics", "plugins", "run")},
-    "algo": {"compose", "main", "callbacks", "run", "plugins"},
-    "trainer": {"compose", "main"},
-    "compose": {"main"},
-}
+def circles(graph: Mapping[str, set[str]]) -> list[str]:
+    """Nodes that can be reached from themselves."""
+
+    def reachable(start: str) -> set[str]:
+        seen, stack = set[str](), list(graph[start])
+        while stack:
+            if (node := stack.pop()) not in seen:
+                seen.add(node)
+                stack.extend(graph.get(node, ()))
+        return seen
+
+    return [node for node in graph if node in reachable(node)]
+
+
+def package(module: str) -> str:
+    return [*module.split("."), ""][1]
+
+
+class TestImports:
+    def test_no_circles_between_modules(self) -> None:
+        assert not circles(GRAPH)
+
+    def test_no_circles_between_packages(self) -> None:
+        packages: dict[str, set[str]] = {}
+        for module, others in GRAPH.items():
+            packages.setdefault(package(module), set()).update(package(other) for other in others if package(other) != package(module))
+        packages.pop("")
+        assert not circles({name: others - {""} for name, others in packages.items()})
+
+    def test_modules_import_downwards(self) -> None:
+        level = {name: i for i, layer in enumerate(LAYERS) for name in layer}
+        upwards = [
+            (module, other)
+            for module, others in GRAPH.items()
+            for other in others
+            if package(module) in level and package(other) in level and level[package(other)] > level[package(module)]
+        ]
+        assert not upwards
+
+    def test_a_circle_would_be_found(self) -> None:
+        assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c"]
 
 
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(ROOT / "rlmods")))
 class TestModule:
-    def test_imports_downwards(self, path: Path) -> None:
-        above = {f"rlmods.{x}" for x in FORBIDDEN.get(layer(path), set())}
-        upwards = {m for m in imports(path) if ".".join(m.split(".")[:2]) in above}
-        assert not upwards
-
-    def test_the_confined_process_knows_nothing_of_ours(self, path: Path) -> None:
+    def test_sandboxed_process_does_not_import_the_package(self, path: Path) -> None:
         if path.parent.name == "sandbox" and path.stem not in ("run", "tests"):
             assert not imports(path)
 
-    def test_is_short(self, path: Path) -> None:
-        assert len(path.read_text().splitlines()) < LONGEST.get(str(path.relative_to(ROOT / "rlmods")), 260)
-
-    def test_says_what_it_is(self, path: Path) -> None:
+    def test_has_a_docstring(self, path: Path) -> None:
         text = path.read_text()
         assert not text or ast.get_docstring(ast.parse(text))

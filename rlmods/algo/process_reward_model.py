@@ -18,8 +18,8 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate
-from rlmods.training.measures import auc
 from rlmods.training.metrics import Meter
+from rlmods.training.ranking_metrics import auc
 from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 

@@ -14,9 +14,9 @@ from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import better, gaps, right
-from rlmods.training.measures import auc, calibration_error, correlation
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
+from rlmods.training.ranking_metrics import auc, calibration_error, correlation
 from rlmods.types import PreferenceBatch, Prompt, Totals, check_bounds, objective
 
 

@@ -24,8 +24,7 @@ from rlmods.cli import templates
 from rlmods.cli.command import command
 from rlmods.config import plugins
 from rlmods.config.options import CONF
-from rlmods.config.overrides import nearest
-from rlmods.types import UserError
+from rlmods.types import UserError, suggest
 
 TEMPLATES = Path(str(templates.__file__)).parent
 GROUPS = sorted(path.stem for path in TEMPLATES.glob("[a-z]*.py") if not path.stem.startswith("test_"))
@@ -38,7 +37,7 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
         UserError: there is no template for the group, or the name is not valid for a module or is in use.
     """
     if group not in GROUPS:
-        raise UserError(f"there is no template for {group}: {nearest(group, GROUPS)}")
+        raise UserError(f"there is no template for {group}: {suggest(group, GROUPS)}")
     if not name.isidentifier() or iskeyword(name) or name != name.lower() or not name.strip("_"):
         raise UserError(f"{name}: a plugin is a Python module, use lower case letters, digits and _, as in {_suggest_name(name)}")
     in_plugins = any(f"{group}={name}" in source.overrides for source in plugins.sources())

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from difflib import SequenceMatcher, get_close_matches
+from collections.abc import Iterator
 from typing import Any
 
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.config.options import CONF, options
-from rlmods.types import UserError
+from rlmods.types import UserError, suggest
 
 OPEN = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 """Groups whose parts may accept settings that are not listed in their option's file."""
@@ -28,23 +27,11 @@ def explain_override(error: Exception) -> UserError | None:
     missing = getattr(error, "missing_cfg_file", None)
     if isinstance(error, MissingConfigException) and missing is not None:
         group, _, option = str(missing).rpartition("/")
-        return UserError(f"{group}={option}: no such option; {nearest(option, error.options or options(group))}")
+        return UserError(f"{group}={option}: no such option; {suggest(option, error.options or options(group))}")
     siblings = getattr(error.__cause__, "parent_node", None)
     if text.startswith("Could not override") and isinstance(siblings, DictConfig):
         return _unknown_key(str(getattr(error.__cause__, "full_key", "")), siblings)
     return UserError(text)
-
-
-def nearest(typed: str, known: Iterable[object]) -> str:
-    """Return a suggestion for an unknown name: the known names most similar to `typed`, or all of them if none is similar."""
-    names = [str(name) for name in known]
-    similar = get_close_matches(typed, names, 3)
-    similar = [name for name in similar if _similarity(typed, name) > _similarity(typed, similar[0]) - 0.15]
-    return f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(names)}"
-
-
-def _similarity(a: str, b: str) -> float:
-    return SequenceMatcher(None, a, b).ratio()
 
 
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
@@ -64,7 +51,7 @@ def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     if not names:
         return UserError(f"{full_key}: no such setting; {parent} is a single value")
     hint = f" (+{full_key}=... passes one that is not listed)" if parent.split(".")[0] in OPEN else ""
-    return UserError(f"{full_key}: no such setting{hint}; {nearest(full_key, names)}")
+    return UserError(f"{full_key}: no such setting{hint}; {suggest(full_key, names)}")
 
 
 def _names(node: Any, prefix: str = "") -> Iterator[str]:

@@ -9,8 +9,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rlmods.config.overrides import nearest
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt, UserError, suggest
 
 
 @dataclass(frozen=True)
@@ -120,4 +119,4 @@ def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[s
 
 def refuse_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
     """Raises: UserError for a field outside its choices, suggesting the nearest."""
-    raise UserError(f"data.{field}={value}: {nearest(str(value), choices)}")
+    raise UserError(f"data.{field}={value}: {suggest(str(value), choices)}")

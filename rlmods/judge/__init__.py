@@ -3,7 +3,8 @@
 from rlmods.judge.agreement import cohens_kappa
 from rlmods.judge.llm import LLM
 from rlmods.judge.neural import Neural
-from rlmods.judge.ranking import compare, rank, rankings
+from rlmods.judge.ranking import rank, rankings
 from rlmods.judge.rule import Rule
+from rlmods.protocols import compare
 
 __all__ = ["LLM", "Neural", "Rule", "cohens_kappa", "compare", "rank", "rankings"]

@@ -15,7 +15,16 @@ from random import Random
 from typing import Any
 
 from rlmods.judge.chat import Endpoint, NoReplyError
-from rlmods.judge.question import RATING_TEMPLATE, TEMPLATE, format_comparison, format_rating, read_rating, read_verdict, template_fields
+from rlmods.judge.question import (
+    RATING_FIELDS,
+    RATING_TEMPLATE,
+    TEMPLATE,
+    format_comparison,
+    format_rating,
+    read_rating,
+    read_verdict,
+    template_fields,
+)
 from rlmods.judge.scoring import Pair
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt, UserError
@@ -101,6 +110,14 @@ class LLM:
         questions = [[format_comparison(self.template or TEMPLATE, *order) for order in both] for both in orders]
         verdicts = self._ask_all((question for both in questions for question in both), read_verdict)
         return [self._combine_orders([verdicts[question] for question in both]) for both in questions]
+
+    def rating_fields(self, template: str | None = None) -> set[str]:
+        """Return the fields in a rating template, by default `RATING_TEMPLATE`.
+
+        Raises:
+            UserError: an unknown field, or none for the response.
+        """
+        return template_fields(template or RATING_TEMPLATE, RATING_FIELDS, ("response",))
 
     def rate(self, rows: Sequence[tuple[Prompt, str]], template: str = RATING_TEMPLATE) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""

@@ -5,24 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from rlmods.judge.scoring import Pair
-from rlmods.protocols import Judge
+from rlmods.protocols import Judge, compare
 from rlmods.types import Prompt
 
 Verdicts = list[float | None]
-
-
-def compare(judge: Judge, pairs: Sequence[Pair]) -> Verdicts:
-    """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
-
-    Raises:
-        ValueError: a verdict outside 0 to 1.
-    """
-    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
-    for verdict in verdicts:
-        if verdict is not None and not 0 <= verdict <= 1:
-            raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")
-    return list(verdicts)
 
 
 def rank(judge: Judge, prompt: Prompt, candidates: Sequence[str]) -> list[int | None]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
+from rlmods.protocols import compare
 from rlmods.types import Prompt, Response, Scores, UserError
 
 
@@ -38,8 +39,6 @@ class Preference:
         return bool(getattr(self.judge, "needs_answer", False))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        from rlmods.judge import compare  # rlmods.judge imports this package
-
         counts_before = Counter(getattr(self.judge, "counts", {}))
         groups: dict[str, list[int]] = {}
         for row, response in enumerate(responses):

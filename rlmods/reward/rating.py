@@ -37,9 +37,8 @@ class Rating:
         return "answer" in self._fields()
 
     def _fields(self) -> set[str]:
-        from rlmods.judge.question import RATING_FIELDS, RATING_TEMPLATE, template_fields  # rlmods.judge imports this package
-
-        return template_fields(self.template or RATING_TEMPLATE, RATING_FIELDS, ("response",))
+        fields: set[str] = self.judge.rating_fields(self.template)
+        return fields
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = Counter(self.judge.counts)

@@ -16,8 +16,8 @@ from omegaconf import DictConfig
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.run import lock
 from rlmods.run.files import atomic_write, dumps
+from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_resume
 from rlmods.types import UserError
 
@@ -98,16 +98,16 @@ class RunDir:
         """Lock the directory until this process ends, check it and write the run's files."""
         locked = False
         try:
-            if (path / lock.LOCK_FILE).is_file():  # otherwise create nothing before the checks
-                locked = lock.acquire(path)
+            if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
+                locked = acquire(path)
             run = cls._check(path, config)
             path.mkdir(parents=True, exist_ok=True)
-            locked = lock.acquire(path) or locked
-            lock.write_owner(path)
+            locked = acquire(path) or locked
+            write_owner(path)
             run._record(config)
         except (UserError, OSError) as error:
             if locked:
-                lock.release(path)
+                release(path)
             if isinstance(error, FileExistsError):
                 raise _exists_error(path) from error
             if isinstance(error, OSError):

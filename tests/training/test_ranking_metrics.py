@@ -3,7 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.training.measures import auc, calibration_error, correlation
+from rlmods.training.ranking_metrics import auc, calibration_error, correlation
 from tests.support.batches import few
 
 LABELLED = st.lists(st.tuples(st.integers(-3, 3), st.booleans()), min_size=1, max_size=12)
@@ -47,3 +47,8 @@ def test_correlation_is_pearsons(points: list[tuple[float, float]]) -> None:
 
 def test_correlation_with_what_does_not_vary_is_0() -> None:
     assert correlation(torch.zeros(3), torch.tensor([1.0, 2.0, 3.0])) == 0
+
+
+def test_auc_of_large_scores() -> None:
+    """torchmetrics gives 0.5 here, because its sigmoid saturates."""
+    assert auc(torch.tensor([20.0, 25.0]), torch.tensor([False, True])) == 1.0
