@@ -1,7 +1,7 @@
-"""Every algorithm on the embedded default, three seeds each: `python docs/algorithms.py FOLDER [JOBS]`; about an hour on two CPU cores.
+"""Train every algorithm on the embedded model with three seeds: `python docs/algorithms.py FOLDER [JOBS]`. About an hour on two CPU cores.
 
-Each run is the command in its row of the table, with `seed=` and `run_dir=` added; `JOBS` of them at a time, on one core each. Runs that
-have finished are not run again. Writes `docs/algorithms.md` anew once none is missing.
+A run is the command in its row of the table with `seed=`, `run_dir=` and `resume=auto`; JOBS runs at a time share the cores. Finished runs
+are not repeated. Writes `docs/algorithms.md` when all runs have finished.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 SEEDS = (1, 2, 3)
-HEADER = """# Every algorithm on the embedded default
+HEADER = """# Every algorithm on the embedded model
 
-`policy=tiny data=arithmetic`, 200 held-out sums; mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. The policy
-starts at the same weights whatever the seed. One untuned run each, short enough for a laptop: they show that everything learns, not which
-algorithm is best. A default iteration is a single optimizer step, in which the ratio is 1: gspo, sapo and gmpo, which differ in the ratio
-alone, then take the same steps (`batch.minibatches=4` tells them apart). Made by `python docs/algorithms.py FOLDER 2`; minutes are wall
-time, pauses included.
+`policy=tiny data=arithmetic`, 200 held-out questions; mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. All runs
+start from the same weights. The settings are not tuned and the runs are short: they show that every algorithm learns, not which one is
+best. A default iteration is a single optimizer step, in which the ratio is 1, so gspo, sapo and gmpo, which differ only in the ratio, make
+the same steps (`batch.minibatches=4` makes them differ). Written by `python docs/algorithms.py FOLDER 2`; minutes are wall time, including
+pauses.
 
 | `python train.py` | measured | before | after | best | minutes |
 |---|---|---|---|---|---|
@@ -33,13 +33,14 @@ time, pauses included.
 
 @dataclass(frozen=True)
 class Row:
-    """A line of the table."""
+    """A row of the table: the command and the metric that is reported."""
 
     command: str
     metric: str = "val/accuracy"
 
     @property
     def name(self) -> str:
+        """Option of the first override, which names the run's folder."""
         return self.command.split()[0].split("=")[1]
 
 
@@ -69,33 +70,35 @@ ROWS = [
 
 
 def run(row: Row, seed: int, folder: Path, threads: int) -> None:
-    """One command; a run that has finished stays as it is, one that was interrupted goes on."""
-    where = folder / f"{row.name}-{seed}"
-    if finished(where):
+    """Run one command, or resume it if it was interrupted. Skips a finished run."""
+    job_folder = folder / f"{row.name}-{seed}"
+    if is_finished(job_folder):
         return
-    where.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, str(ROOT / "train.py"), *row.command.split(), f"seed={seed}", f"run_dir={where}/run", "resume=auto"]
-    with (where / "out.log").open("a") as log:
+    job_folder.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, str(ROOT / "train.py"), *row.command.split(), f"seed={seed}", f"run_dir={job_folder}/run", "resume=auto"]
+    with (job_folder / "out.log").open("a") as log:
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        done = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False)
-    print(f"{row.command} seed={seed}: " + ("done" if done.returncode == 0 else f"failed, see {where}/out.log"), flush=True)
+        process = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment, check=False)
+    print(f"{row.command} seed={seed}: " + ("done" if process.returncode == 0 else f"failed, see {job_folder}/out.log"), flush=True)
 
 
-def finished(where: Path) -> bool:
-    summary = where / "run" / "summary.json"
+def is_finished(job_folder: Path) -> bool:
+    """Return True if the run in this folder ended normally."""
+    summary = job_folder / "run" / "summary.json"
     return summary.is_file() and json.loads(summary.read_text())["exit"] == "finished"
 
 
-def line(row: Row, folder: Path) -> str:
-    """The row of the table."""
+def table_line(row: Row, folder: Path) -> str:
+    """Return a row of the table in Markdown: first, last and best value of the metric, and minutes."""
     runs = [[json.loads(x) for x in (folder / f"{row.name}-{seed}/run/metrics.jsonl").read_text().splitlines()] for seed in SEEDS]
     curves = [[entry[row.metric] for entry in entries if row.metric in entry] for entries in runs]
-    before, after, best = (numbers([pick(curve) for curve in curves]) for pick in (lambda c: c[0], lambda c: c[-1], max))
+    before, after, best = (mean_and_std([pick(curve) for curve in curves]) for pick in (lambda c: c[0], lambda c: c[-1], max))
     minutes = fmean(entries[-1]["wall_s"] for entries in runs) / 60
     return f"| `{row.command}` | {row.metric} | {before} | {after} | {best} | {minutes:.1f} |\n"
 
 
-def numbers(values: list[Any]) -> str:
+def mean_and_std(values: list[Any]) -> str:
+    """Return `mean ± standard deviation`."""
     return f"{fmean(values):.3f} ± {stdev(values):.3f}"
 
 
@@ -103,10 +106,10 @@ def main(folder: Path, jobs: int) -> None:
     threads = max(1, (os.cpu_count() or 1) // jobs)
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(lambda job: run(*job, folder, threads), [(row, seed) for row in ROWS for seed in SEEDS]))
-    missing = [f"{row.name}-{seed}" for row in ROWS for seed in SEEDS if not finished(folder / f"{row.name}-{seed}")]
+    missing = [f"{row.name}-{seed}" for row in ROWS for seed in SEEDS if not is_finished(folder / f"{row.name}-{seed}")]
     if missing:
-        sys.exit(f"no table yet, as these have not finished: {', '.join(missing)}")
-    (ROOT / "docs/algorithms.md").write_text(HEADER + "".join(line(row, folder) for row in ROWS))
+        sys.exit(f"the table is not written because these runs have not finished: {', '.join(missing)}")
+    (ROOT / "docs/algorithms.md").write_text(HEADER + "".join(table_line(row, folder) for row in ROWS))
 
 
 if __name__ == "__main__":

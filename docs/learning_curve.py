@@ -13,13 +13,14 @@ COLORS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#64748b", "#dc2626")
 
 
 def curve(run: Path) -> tuple[list[float], list[float]]:
-    """Minutes and val/accuracy."""
+    """Return minutes and val/accuracy of the validations of a run."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     points = [(row["wall_s"] / 60, row["val/accuracy"]) for row in rows if "val/accuracy" in row]
     return [minute for minute, _ in points], [value for _, value in points]
 
 
 def main(out: str, *runs: str) -> None:
+    """Plot runs given as LABEL=RUN_DIR."""
     figure, axes = plt.subplots(figsize=(7, 3.4), dpi=130)
     for color, (label, run) in zip(COLORS, (pair.split("=", 1) for pair in runs), strict=False):
         axes.plot(*curve(Path(run)), color=color, label=label, linewidth=1.8)
@@ -32,4 +33,6 @@ def main(out: str, *runs: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 3 or sys.argv[1] in ("-h", "--help"):
+        sys.exit(__doc__)
     main(*sys.argv[1:])

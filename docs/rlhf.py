@@ -1,10 +1,10 @@
-"""The whole road on two CPU cores: `make rlhf`, or `python docs/rlhf.py [FOLDER]` (needs the extra rlmods[plot]).
+"""The full RLHF pipeline on two CPU cores: `make rlhf`, or `python docs/rlhf.py [FOLDER]` (needs the extra rlmods[plot]).
 
-A policy is fine-tuned on demonstrations, a third of them wrong. It answers sums, a judge ranks its answers, and from these preferences
-alone come four more policies: PPO against a reward model with and without a KL penalty, DPO, and rejection sampling (fine-tuning on the
-preferred answers). The gold reward (is the sum right?) is measured and never paid. Every stage is one command, printed before it runs;
-stages that have finished are not run again, so the same command goes on after an interruption. Leaves `table.md`, `results.json` and
-`rlhf.png` in FOLDER.
+A policy is fine-tuned on demonstrations, of which a third are wrong. A judge ranks its answers to arithmetic questions, and four more
+policies are trained on these preferences: PPO against a reward model with and without a KL penalty, DPO, and rejection sampling
+(fine-tuning on the preferred answers). The gold reward (whether the answer is correct) is only measured. Every stage is one command,
+printed before it runs. Finished stages are not repeated, so the same command resumes after an interruption. Writes `table.md`,
+`results.json` and `rlhf.png` to FOLDER.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PANELS = {
 
 
 def stages(folder: Path) -> dict[str, list[str]]:
-    """Name and arguments of every stage, in order."""
+    """Return the arguments of every stage by name, in order."""
     start = ["policy=hf", f"policy.name={folder}/sft/export"]
     pairs = ["data=preferences", f"data.train={folder}/labelled.jsonl", f"data.val={folder}/held_out.jsonl", *start]
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
@@ -63,23 +63,23 @@ def stages(folder: Path) -> dict[str, list[str]]:
         return [TRAIN, *overrides, f"run_dir={folder}/{name}", "resume=auto"]
 
     demonstrations = ["data.wrong_fraction=0.35", "data.num_train=1280", "batch.prompts=64", "optimizer.lr=1e-4"]
-    imitated = ["batch.prompts=64", "trainer.max_iterations=100"]
+    preferred = ["batch.prompts=64", "trainer.max_iterations=100"]
     rankings = ["batch.prompts=96", "optimizer.lr=5e-4", "schedule=cosine", "schedule.warmup=30"]
     return {
         "sft": train("sft", "algo=sft", *demonstrations, "trainer.max_iterations=20"),
-        "collect": ["-m", "rlmods.cli.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
+        "collect": ["-m", "rlmods.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
                     f"out={folder}/candidates.jsonl"],
-        "label": ["-m", "rlmods.cli.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
+        "label": ["-m", "rlmods.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
         "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=320", "validation.every=40"),
         "ppo": train("ppo", *ppo, "kl.coefficient=1"),
         "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
-        "dpo": train("dpo", "algo=dpo", *pairs, *proxy, *imitated, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"),
-        "rft": train("rft", "algo=sft", *pairs, *proxy, *imitated, "optimizer.lr=1e-4"),
+        "dpo": train("dpo", "algo=dpo", *pairs, *proxy, *preferred, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"),
+        "rft": train("rft", "algo=sft", *pairs, *proxy, *preferred, "optimizer.lr=1e-4"),
     }  # fmt: skip
 
 
 def write_held_out(path: Path) -> None:
-    """The sums that every run is validated on, with a right answer and three wrong ones."""
+    """Write the validation questions of every run, with one correct and three wrong answers each."""
     rows = []
     for p in Arithmetic(num_candidates=4)().val:
         ranks = [min(rank, 1) for rank in p.meta["ranks"]]
@@ -88,51 +88,51 @@ def write_held_out(path: Path) -> None:
 
 
 def measurement(folder: Path, name: str) -> list[str]:
-    """Arguments that grade a run: the same questions, samples and reference for all."""
+    """Return the arguments that evaluate a run, with the same questions, number of samples and reference for all runs."""
     proxy = ["reward=neural", f"reward.terms.neural.reward.model={folder}/reward_model"]
-    return ["-m", "rlmods.cli.evaluate", f"{folder}/{name}", "data=arithmetic", *proxy, "validation.samples=4", f"reference={folder}/sft"]
+    return ["-m", "rlmods.evaluate", f"{folder}/{name}", "data=arithmetic", *proxy, "validation.samples=4", f"reference={folder}/sft"]
 
 
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
-    """Print a command and run it. Exits where it fails."""
+    """Print a command and run it. Exits if it fails."""
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
-    done = subprocess.run([sys.executable, *arguments], text=True, check=False, **options)
-    if done.returncode:
-        sys.exit(f"that failed (exit status {done.returncode}); the same command goes on from here")
-    return done
+    process = subprocess.run([sys.executable, *arguments], text=True, check=False, **options)
+    if process.returncode:
+        sys.exit(f"the command failed (exit status {process.returncode}); run this script again to continue with it")
+    return process
 
 
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     write_held_out(folder / "held_out.jsonl")
-    minutes, measured = json_file(folder / "minutes.json"), json_file(folder / "results.json")
+    minutes, results = read_json(folder / "minutes.json"), read_json(folder / "results.json")
     for name, arguments in stages(folder).items():
         if name not in minutes:
-            began = time.monotonic()
+            start = time.monotonic()
             run(arguments)
-            minutes[name] = (time.monotonic() - began) / 60
+            minutes[name] = (time.monotonic() - start) / 60
             (folder / "minutes.json").write_text(json.dumps(minutes))
     for name in COMPARED:
-        if name not in measured:
-            measured[name] = json.loads(run(measurement(folder, name), stdout=subprocess.PIPE).stdout)
-            (folder / "results.json").write_text(json.dumps(measured, indent=2))
-    show(folder, measured, minutes)
-    plot(folder, measured)
-    print(f"the plot is {folder / 'rlhf.png'}; the whole road took {sum(minutes.values()):.0f} minutes")
+        if name not in results:
+            results[name] = json.loads(run(measurement(folder, name), stdout=subprocess.PIPE).stdout)
+            (folder / "results.json").write_text(json.dumps(results, indent=2))
+    show(folder, results, minutes)
+    plot(folder, results)
+    print(f"the plot is {folder / 'rlhf.png'}; the stages took {sum(minutes.values()):.0f} minutes")
 
 
-def json_file(path: Path) -> dict[str, Any]:
-    """What is in it; nothing where it is not there."""
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the object in a JSON file, or an empty one if the file does not exist."""
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
-def show(folder: Path, measured: dict[str, Any], minutes: dict[str, float]) -> None:
-    """The table, on the terminal and in `table.md`."""
+def show(folder: Path, results: dict[str, Any], minutes: dict[str, float]) -> None:
+    """Print the table and write it to `table.md`."""
     header = ["", *COLUMNS.values(), "minutes"]
     rows = [
-        [label, *(f"{measured[name][column]:.3f}" for column in COLUMNS), f"{minutes[name]:.1f}"] for name, (label, _) in COMPARED.items()
+        [label, *(f"{results[name][column]:.3f}" for column in COLUMNS), f"{minutes[name]:.1f}"] for name, (label, _) in COMPARED.items()
     ]
-    table = Table(*header, title="From the same preferences, on held-out sums", width=110)
+    table = Table(*header, title="From the same preferences, on held-out questions", width=110)
     for row in rows:
         table.add_row(*row)
     print()
@@ -141,20 +141,20 @@ def show(folder: Path, measured: dict[str, Any], minutes: dict[str, float]) -> N
     (folder / "table.md").write_text("".join(f"| {' | '.join(line)} |\n" for line in lines))
 
 
-def plot(folder: Path, measured: dict[str, Any]) -> None:
-    """What held-out gold and proxy, KL and length did while training; KL of DPO and rejection sampling is known at the end only."""
+def plot(folder: Path, results: dict[str, Any]) -> None:
+    """Plot held-out gold accuracy and proxy reward, KL and length over iterations; KL of DPO and rejection sampling only at the end."""
     figure, axes = plt.subplots(1, len(PANELS), figsize=(15, 3.9), dpi=110)
     for panel, (metric, title) in zip(axes, PANELS.items(), strict=True):
         for name, (label, color) in COMPARED.items():
-            last = measured[name]["val/kl_ref" if metric == "train/kl_ref" else metric]
+            last = results[name]["val/kl_ref" if metric == "train/kl_ref" else metric]
             if name == "sft":
                 panel.axhline(last, color=color, linestyle=":", label=label)
                 continue
-            points = [(row["iteration"], row[metric]) for row in log(folder / name) if metric in row]
+            points = [(row["iteration"], row[metric]) for row in read_metrics(folder / name) if metric in row]
             if points:
                 panel.plot(*zip(*points, strict=True), color=color, label=label, linewidth=1.8)
             else:
-                panel.plot(log(folder / name)[-1]["iteration"], last, "o", color=color, label=label)
+                panel.plot(read_metrics(folder / name)[-1]["iteration"], last, "o", color=color, label=label)
         panel.set(title=title, xlabel="iteration", xlim=(0, None))
         panel.grid(alpha=0.25)
         panel.spines[["top", "right"]].set_visible(False)
@@ -164,9 +164,12 @@ def plot(folder: Path, measured: dict[str, Any]) -> None:
     figure.savefig(folder / "rlhf.png")
 
 
-def log(run_dir: Path) -> list[dict[str, Any]]:
+def read_metrics(run_dir: Path) -> list[dict[str, Any]]:
+    """Return the rows of `metrics.jsonl`."""
     return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
 
 
 if __name__ == "__main__":
+    if sys.argv[1:2] in (["-h"], ["--help"]):
+        sys.exit(__doc__)
     main(Path(sys.argv[1] if len(sys.argv) > 1 else "runs/rlhf"))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
+import shlex
 import sys
 import time
 from importlib import import_module
@@ -19,7 +21,8 @@ from rlmods.config.options import CONF, groups, options, page
 from rlmods.data import Arithmetic, Preferences
 from rlmods.run import name
 
-DOCS = CONF.parent / "docs"
+ROOT = CONF.parent
+DOCS = ROOT / "docs"
 
 
 def script(stem: str) -> ModuleType:
@@ -38,6 +41,51 @@ def check_overrides(overrides: list[str]) -> None:
     name.register()
     with initialize_config_dir(str(CONF), version_base="1.3"):
         compose("train", overrides)
+
+
+def fenced_commands() -> list[tuple[str, list[str]]]:
+    """Return the page and the words, from `train.py` or `rlmods.COMMAND` on, of every Python command in a fenced block."""
+    files = (ROOT / "README.md", *sorted(DOCS.glob("*.md")))
+    blocks = [(file.name, *block) for file in files for block in re.findall(r"^```(\w*)\n(.*?)^```$", file.read_text(), re.M | re.S)]
+    lines = [
+        (file, line) for file, language, block in blocks if language in ("", "bash") for line in block.replace("\\\n", " ").splitlines()
+    ]
+    matches = [(file, re.search(r"(train\.py|rlmods\.\w+) .*", line)) for file, line in lines]
+    return [(file, shlex.split(match[0], comments=True)) for file, match in matches if match]
+
+
+class TestCommands:
+    @pytest.mark.parametrize(("page", "words"), fenced_commands(), ids=lambda x: x if isinstance(x, str) else " ".join(x[:3]))
+    def test_overrides_compose(self, page: str, words: list[str]) -> None:
+        command, *arguments = words
+        if command != "train.py":
+            configuration([word for word in arguments if "=" in word], settings=import_module(command).Settings)
+        elif arguments[0] == "-m":  # the first job of a sweep
+            check_overrides([word.split(",")[0] for word in arguments[1:]])
+        else:
+            check_overrides(arguments)
+
+    def test_every_kind_of_command_is_found(self) -> None:
+        assert {words[0] for _, words in fenced_commands()} >= {"train.py", "rlmods.plan", "rlmods.collect", "rlmods.label"}
+
+
+class TestOneStep:
+    QUOTATION = re.compile(r"((?:^[^\n`][^\n]*\n|^`[^`\n][^\n]*\n)+)\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    """A paragraph and the block of Python code below it."""
+
+    def test_quoted_lines_occur_in_the_file_named_above(self) -> None:
+        page = (DOCS / "one_step.md").read_text()
+        quotations = self.QUOTATION.findall(page)
+        assert len(quotations) == page.count("```python")
+        for paragraph, block in quotations:
+            file = ROOT / re.findall(r"`(rlmods/[\w/]+\.py)`", paragraph)[-1]
+            lines = {line.strip() for line in file.read_text().splitlines()}
+            for line in block.splitlines():
+                assert line.strip() in lines, f"{file.relative_to(ROOT)} has no line {line.strip()}"
+
+    def test_named_files_exist(self) -> None:
+        for path in re.findall(r"`(rlmods/[\w/.]+)`", (DOCS / "one_step.md").read_text()):
+            assert (ROOT / path).exists(), path
 
 
 class TestOptions:

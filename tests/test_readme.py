@@ -1,12 +1,21 @@
-"""The README matches the code."""
+"""The README and the pages of settings match the code."""
 
 import re
 from pathlib import Path
 
-from rlmods.config.options import CONF
+import pytest
+
+from rlmods.config.options import CONF, groups
+from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
+PAGES = [ROOT / "README.md", *(ROOT / "docs" / f"{page}.md" for page in ("settings", "preferences", "models_and_data"))]
+
+
+def overrides(page: Path) -> list[tuple[str, str]]:
+    """Return key and value of every override in the code spans and blocks of a page."""
+    return re.findall(r"(?<![\w./@-])\+?([a-z_]+(?:@?[a-z_.]+)*)=([^\s`,]+)", page.read_text())
 
 
 def test_example_plugin_matches_the_shipped_one():
@@ -14,12 +23,26 @@ def test_example_plugin_matches_the_shipped_one():
         assert (ROOT / file).read_text().strip() in README
 
 
-def test_overrides_exist():
-    config = "\n".join(path.read_text() for path in CONF.rglob("*.yaml"))
-    for key in set(re.findall(r"`?(?:batch|rollout|optimizer|algo|validation|trainer|data|policy)\.(\w+)=", README)):
-        assert re.search(rf"^\s*{key}:", config, re.MULTILINE), key
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_overrides_exist(page):
+    keys = {key for path in CONF.rglob("*.yaml") for key in re.findall(r"^ *(\w+):", path.read_text(), re.MULTILINE)}
+    keys |= {key for settings in SETTINGS.values() for key in defaults(settings)}
+    names = [(key, value) for key, value in overrides(page) if "." in key or key in groups()]
+    assert len(names) >= 10
+    for key, value in names:
+        if key.startswith("reward.terms.brevity") or "@" in key:
+            continue
+        if "." in key:
+            assert key.split(".")[-1] in keys, f"{key}={value}"
+        elif value.isalpha() and value.islower():
+            assert (CONF / key / f"{value}.yaml").is_file() or value == "brevity", f"{key}={value}"
 
 
-def test_images_and_linked_pages_exist():
-    for path in re.findall(r"\[[^\]]+\]\(((?!https?:)[^)]+)\)", README):
-        assert (ROOT / path).is_file(), path
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CHANGELOG.md", ROOT / "docs/one_step.md"], ids=lambda page: page.stem)
+def test_images_and_linked_pages_exist(page):
+    for target in re.findall(r"\[[^\]]+\]\(((?!https?:)[^)]+)\)", page.read_text()):
+        path, _, anchor = target.partition("#")
+        assert (page.parent / path).is_file(), target
+        if anchor:
+            headings = re.findall(r"^#+ (.+)$", (page.parent / path).read_text(), re.MULTILINE)
+            assert anchor in [heading.lower().replace(" ", "-") for heading in headings], target

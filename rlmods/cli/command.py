@@ -22,6 +22,7 @@ from rich.console import Console
 
 from rlmods.cli.console import plain_errors, quiet
 from rlmods.config import plugins
+from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.policy.hf import exported

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from dataclasses import dataclass
 
 import pytest
@@ -37,6 +39,10 @@ class TestCommand:
 
 
 class TestConfiguration:
+    def test_composes_in_a_process_that_imports_nothing_else(self):
+        code = "from rlmods.cli.command import configuration; print(configuration([]).algo.max_draws)"
+        assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "10\n"
+
     @dataclass
     class Settings:
         out: str = "rows.jsonl"
