@@ -32,7 +32,11 @@ class DPOSettings:
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {"sft_coefficient": (self.sft_coefficient >= 0, "0 or more")})
+        rules = {
+            "reference": (self.reference in ("live", "precomputed"), "one of live, precomputed"),
+            "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
+        }
+        check_bounds(self, "algo", rules)
 
 
 class DPO(Learner):
@@ -93,7 +97,9 @@ class DPO(Learner):
 
     def add_ref_logprobs(self, rows: PreferenceBatch) -> PreferenceBatch:
         """Compute the reference's log-probabilities, if the loss needs them."""
-        return rows if self.reference is None else replace(rows, ref_logprobs=self.score(rows, self.reference.policy))
+        if self.reference is None or self.reference.is_released:
+            return rows
+        return replace(rows, ref_logprobs=self.score(rows, self.reference.policy))
 
     def precompute_ref_logprobs(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
         """Return the reference log-probabilities of all candidates, by prompt id. The ranks share the work."""

@@ -63,11 +63,13 @@ class PolicyGradientSettings:
     """Rows of the supervised loss in one optimizer step, at least one per rank."""
 
     def __post_init__(self) -> None:
+        check_bounds(self, "algo", {name: (getattr(self, name) in allowed, f"one of {', '.join(allowed)}") for name, allowed in CHOICES})
         check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in NON_NEGATIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x > 0, "above 0") for name in POSITIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x >= 1, "at least 1") for name in COUNTS})
 
 
+CHOICES = (("fallback", ("train", "skip", "error")), ("surplus", ("keep", "drop")))
 NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
 POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
 COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")

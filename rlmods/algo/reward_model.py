@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
-from rlmods.policy.scalar import ScalarModel
+from rlmods.policy.scalar import POOLINGS, ScalarModel
 from rlmods.ranking.pairs import better, gaps, right
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
@@ -32,7 +32,11 @@ class RewardModelSettings:
     """The exported model subtracts the mean score of the held-out responses (InstructGPT, arXiv:2203.02155, section 3.5)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {"centre": (self.centre >= 0, "0 or more")})
+        rules = {
+            "pooling": (self.pooling in POOLINGS, f"one of {', '.join(POOLINGS)}"),
+            "centre": (self.centre >= 0, "0 or more"),
+        }
+        check_bounds(self, "algo", rules)
 
 
 class RewardModel(Learner):
@@ -69,13 +73,17 @@ class RewardModel(Learner):
     def rows(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         return collate_preferences(prompts, self.scalar).to(self.device)
 
+    def scores(self, rows: PreferenceBatch) -> Tensor:
+        """Return the score of each response [P, K]; 0 for missing candidates."""
+        return candidate_scores(self.scalar, rows)
+
     def losses(self, scores: Tensor, rows: PreferenceBatch) -> Tensor:
         """Return the loss of each prompt [P]."""
         loss: Tensor = self.ranking(scores, rows.rank, rows.mask.any(2), rows.margin)
         return loss + self.settings.centre * scores.sum(1).square() if self.settings.centre else loss
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
-        scores, present = candidate_scores(self.scalar, micro), micro.mask.any(2)
+        scores, present = self.scores(micro), micro.mask.any(2)
         losses = self.losses(scores, micro)
         self.meter.mean("train/loss", losses, present.any(1))
         self.meter.mean("train/pair_accuracy", right(gaps(scores, present)), better(micro.rank, present))
@@ -85,7 +93,7 @@ class RewardModel(Learner):
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
-            scores, num_tokens, present = candidate_scores(self.scalar, micro), micro.mask.sum(2), micro.mask.any(2)
+            scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
             pairs, gap = better(micro.rank, present), gaps(scores, present)
             meter.mean("val/loss", self.losses(scores, micro), present.any(1))
             meter.mean("val/pair_accuracy", right(gap), pairs)

@@ -83,7 +83,7 @@ class Summary(L.Callback):
         write_summary(
             self.directory.summary,
             label=self.label,
-            algo=self.parts["algo"],
+            algo=self.label.split("[")[0],
             parts=self.parts,
             iterations=learner.iteration,
             accuracy=self.accuracy,

@@ -1,15 +1,14 @@
-"""The recipe of an algorithm, as its option composes it, and the label of a run that departs from it."""
+"""The recipe of an algorithm, which its option in `conf/algo/` declares, and the label of a run that departs from it."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hydra import compose, initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
@@ -18,14 +17,12 @@ from rlmods.config.plugins import sources
 
 
 def recipe(algo: str) -> dict[str, str]:
-    """Return the option of each group that an algorithm's option in `conf/algo/` chooses (`override /GROUP: OPTION`)."""
+    """Return the option of each group that an algorithm's option chooses (`override /GROUP: OPTION`)."""
     chosen: dict[str, str] = {}
-    option: Any = OmegaConf.to_container(OmegaConf.load(_option_file(algo)))
-    for entry in option.get("defaults", []):
-        if isinstance(entry, str) and entry != "_self_" and not entry.startswith("/"):
-            chosen |= recipe(entry)
-        elif isinstance(entry, dict):
-            chosen |= {str(key).removeprefix("override /"): option for key, option in entry.items() if str(key).startswith("override /")}
+    for file in _chain("algo", algo):
+        for entry in _read(file).get("defaults", []):
+            if isinstance(entry, dict):
+                chosen |= {key.removeprefix("override /"): option for key, option in entry.items() if key.startswith("override /")}
     return chosen
 
 
@@ -33,41 +30,53 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     """Return the algorithm's name, and in brackets what departs from its recipe: `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
-    settings of the algorithm that change the objective and differ from the recipe.
+    settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe.
     """
     algo = choices.get("algo", config.algo.name)
     groups = recipe(algo)
     if "router" in algorithm.groups:
         groups = {"router": "free", **groups}  # papers do not change the routing of their models
-    swapped = [f"{group}={choices[group]}" for group, option in groups.items() if choices.get(group, option) != option]
-    baseline = _composed((f"algo={algo}", *swapped))
-    changed = [text for group in groups for text in _differences(config[group], baseline[group], group)]
-    objective = {field.name for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
-    changed += [text for text in _differences(config.algo, baseline.algo, "algo") if text[5:].split("=")[0] in objective]
-    departures = [*swapped, *changed]
+    departures = [f"{group}={choices[group]}" for group, option in groups.items() if choices.get(group, option) != option]
+    for group, option in groups.items():
+        departures += _differences(config[group], _defaults(group, choices.get(group, option)), group)
+    objective = {field.name: field.default for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
+    declared = objective | _defaults("algo", algo).get("algo", {})
+    departures += _differences(OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo]), declared, "algo")
     return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
 
 
-def _option_file(algo: str) -> Path:
-    files = (folder / "algo" / f"{algo}.yaml" for folder in (CONF, *(source.options for source in sources())))
-    return next(file for file in files if file.exists())
+def _differences(config: DictConfig, declared: Mapping[str, Any], name: str) -> list[str]:
+    """Return `name.key=value` for each setting that differs from its declared value."""
+    now = dict(_leaves(OmegaConf.to_container(config, resolve=False), name))
+    before = dict(_leaves(declared, name))
+    return [f"{key}={_as_typed(value)}" for key, value in now.items() if key not in before or before[key] != value]
 
 
-@lru_cache(maxsize=256)
-def _composed(overrides: tuple[str, ...]) -> DictConfig:
-    if GlobalHydra.instance().is_initialized():
-        return compose("train", list(overrides))
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        return compose("train", list(overrides))
-
-
-def _differences(a: DictConfig, b: DictConfig, name: str) -> Iterable[str]:
-    """Return `name.key=value` of `a` for each setting that differs from `b`, without interpolating values."""
-    left, right = (dict(_leaves(OmegaConf.to_container(x, resolve=False), name)) for x in (a, b))
-    return [f"{key}={OmegaConf.create({'x': value}).x}" for key, value in left.items() if key not in right or right[key] != value]
+def _as_typed(value: Any) -> str:
+    """Return a value as it is typed in an override."""
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _leaves(node: Any, name: str) -> Iterable[tuple[str, Any]]:
-    if isinstance(node, dict):
+    if isinstance(node, Mapping):
         return [leaf for key, value in node.items() for leaf in _leaves(value, f"{name}.{key}")]
     return [(name, node)]
+
+
+def _defaults(group: str, option: str) -> dict[str, Any]:
+    """Return the settings that an option's file declares, with those of the options that it includes."""
+    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in _chain(group, option)))
+    return {str(key): value for key, value in OmegaConf.to_container(merged).items() if key != "defaults"}  # type: ignore[union-attr]
+
+
+def _chain(group: str, option: str) -> list[Path]:
+    """Return the file of an option, preceded by those of the options of the same group that it includes."""
+    folders = (CONF, *(source.options for source in sources()))
+    file = next(path for folder in folders if (path := folder / group / f"{option}.yaml").exists())
+    included = [entry for entry in _read(file).get("defaults", []) if isinstance(entry, str) and "/" not in entry and entry != "_self_"]
+    return [*(path for entry in included for path in _chain(group, entry)), file]
+
+
+@lru_cache(maxsize=1024)
+def _read(file: Path) -> dict[str, Any]:
+    return OmegaConf.to_container(OmegaConf.load(file))  # type: ignore[return-value]

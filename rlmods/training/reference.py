@@ -34,6 +34,11 @@ class Reference:
         return self._policy
 
     @property
+    def is_released(self) -> bool:
+        """True after `release`."""
+        return self._policy is None
+
+    @property
     def networks(self) -> list[Policy]:
         """Modules to shard; empty after `release`, or if the reference is a second adapter in the policy's network."""
         return [] if self._policy is None or self._policy.shares_network else [self._policy]

@@ -122,12 +122,12 @@ class TestCheckpoint:
         content = self.saved(tmp_path, kl=LOSS)
         assert len(content["state_dict"]) == 28
         assert all(".default." in name for name in content["state_dict"])
-        assert content["rlmods"]["bases"].keys() == {"policy"}
+        assert content["rlmods"]["adapter_bases"].keys() == {"policy"}
         assert len(content["optimizer_states"][0]["state"]) == 28
 
     def test_another_base_is_rejected_on_resume(self, tmp_path: Path) -> None:
         self.saved(tmp_path)
-        with pytest.raises(UserError, match="not what the run began with: give the policy as it was then"):
+        with pytest.raises(UserError, match="not those that the run began with: give the policy as it was then"):
             fit(learner(**ADAPTER, policy=policy(seed=1)), 2, resume=tmp_path / "iteration_000001.ckpt")
 
     def test_missing_tensors_are_rejected_on_resume(self, tmp_path: Path) -> None:

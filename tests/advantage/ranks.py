@@ -1,4 +1,4 @@
-"""Several ranks in one process: threads that share an `across_ranks` which sums over them."""
+"""Several ranks in one process: threads that share an `sum_over_ranks` which sums over them."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def on_ranks(monkeypatch: pytest.MonkeyPatch, module: ModuleType, *work: Callabl
     """Run one callable per rank concurrently and return their results."""
     barrier, inputs = Barrier(len(work), timeout=30), {}
 
-    def across_ranks(x: Tensor) -> Tensor:
+    def sum_over_ranks(x: Tensor) -> Tensor:
         inputs[get_ident()] = x
         barrier.wait()
         total = sum(inputs.values())
         barrier.wait()
         return total
 
-    monkeypatch.setattr(module, "across_ranks", across_ranks)
+    monkeypatch.setattr(module, "sum_over_ranks", sum_over_ranks)
     with ThreadPoolExecutor(len(work)) as pool:
         return [future.result() for future in [pool.submit(rank) for rank in work]]

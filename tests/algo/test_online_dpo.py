@@ -30,7 +30,7 @@ def test_learns_what_the_judge_prefers():
 
 def test_ranks_are_the_judges_and_equal_responses_count_once():
     made = attached(online())
-    rows = made.ranked(SPLITS.train[:8])
+    rows = made.sample(SPLITS.train[:8])
     for p in range(len(rows)):
         said = [tuple(rows.tokens[p, k][rows.mask[p, k]].tolist()) for k in range(rows.rank.shape[1]) if rows.mask[p, k].any()]
         assert len(said) == len(set(said)) > 1

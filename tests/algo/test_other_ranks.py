@@ -13,7 +13,7 @@ from transformers import AutoModelForCausalLM
 from rlmods.distributed.strategy import FSDP2, check_resume
 from rlmods.policy.tiny import WEIGHTS
 from rlmods.types import UserError
-from tests import ranks
+from tests.support import ranks
 from tests.support.other_ranks import RESUMED, STAGES, trained
 
 pytestmark = pytest.mark.slow

@@ -106,7 +106,7 @@ class TestLoss:
         close(gradients(made, padded(rows)), want)
         close(gradients(made, shuffled(rows)), want)
         for budget in (1, 60):
-            made.batch = replace(made.batch, token_budget=budget)
+            made.microbatches.token_budget = budget
             close(gradients(made, rows), want)
         assert (gradients(made, rows.without_loss()) == 0).all()
 
@@ -134,7 +134,7 @@ class TestHeldOut:
     def test_do_not_depend_on_the_token_budget(self) -> None:
         made, rows = opinionated()
         whole = made.measure(rows)
-        made.batch = replace(made.batch, token_budget=1)
+        made.microbatches.token_budget = 1
         assert made.measure(rows) == pytest.approx(whole, abs=1e-5)
 
 

@@ -162,7 +162,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     assert (saved.name, stopped.iteration) == ("iteration_000003.ckpt", 3)
     assert len(first.prompts) * 4 > len(SMALL.train)
     if variant == "dynamic":
-        assert stopped.pool.num_groups > 0
+        assert stopped.buffer.num_groups > 0
         assert len(first.prompts) > 3
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6

@@ -15,13 +15,14 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from rlmods.algo import SFT, Batch
-from rlmods.algo.sft import imitation, nll
+from rlmods.algo.sft import sft_loss
 from rlmods.policy import Policy
 from rlmods.policy.base import PolicyOutput
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
 from rlmods.training.metrics import Meter
-from rlmods.training.packing import check_packing, packed, place
+from rlmods.training.packing import assign_rows, check_packing, packed
+from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals, UserError
 from tests.policy.test_base import MODELS, llama
 from tests.policy.test_base import policy as small_policy
@@ -48,7 +49,7 @@ def losses_of_transformers(made: Policy, rows: Experience) -> tuple[Tensor, Tens
 class TestRows:
     def test_the_loss_is_on_the_response_and_the_end_of_text(self) -> None:
         made = policy()
-        rows = imitation(RAGGED, made, policy_version=3)
+        rows = sft_batch(RAGGED, made, policy_version=3)
         for i, prompt in enumerate(RAGGED):
             asked, said = made.encode(prompt), made.encode_response(prompt.meta["response"])
             assert said[-1] == made.eos_id
@@ -60,16 +61,16 @@ class TestRows:
         """E4."""
         made = policy()
         made.tokenizer.pad_token = made.tokenizer.eos_token
-        rows = imitation(RAGGED, made, policy_version=0)
+        rows = sft_batch(RAGGED, made, policy_version=0)
         assert rows.mask[torch.arange(5), rows.lengths - 1].all()
-        assert rows.mask.equal(imitation(RAGGED, policy(), policy_version=0).mask)
+        assert rows.mask.equal(sft_batch(RAGGED, policy(), policy_version=0).mask)
 
     def test_a_token_never_spans_prompt_and_response(self) -> None:
         """G2: sampling starts from the prompt's own ids."""
         inner = Tokenizer(tokenizer_models.BPE({"<eos>": 0, "2": 1, "=": 2, "4": 3, "=4": 4}, [("=", "4")]))
         tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, eos_token="<eos>", pad_token="<eos>")
         assert tokenizer("2=4")["input_ids"] == [1, 4]
-        rows = imitation([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), policy_version=0)
+        rows = sft_batch([Prompt(id="0", text="2=", meta={"response": "4"})], Policy(llama(), tokenizer), policy_version=0)
         assert rows.tokens.tolist() == [[1, 2, 3, 0]]
         assert rows.mask.tolist() == [[False, False, True, True]]
 
@@ -79,25 +80,25 @@ class TestLoss:
     def test_equals_that_of_transformers_in_value_and_gradient(self, kind: str) -> None:
         """G6: nothing is shifted twice."""
         made = alone(learner(SFT, policy=small_policy(MODELS[kind]())))
-        rows = imitation(RAGGED, made.policy, policy_version=0)
+        rows = sft_batch(RAGGED, made.policy, policy_version=0)
         loss, grad = losses_of_transformers(made.policy, rows)
         close(gradients(made, rows), grad)
         assert made.meter.compute()["train/loss"] == pytest.approx(loss.item(), abs=1e-5)
 
     def test_does_not_depend_on_how_rows_are_cut_padded_and_ordered(self) -> None:
         made = alone(learner(SFT))
-        rows = imitation(RAGGED, made.policy, policy_version=0)
+        rows = sft_batch(RAGGED, made.policy, policy_version=0)
         want = gradients(made, rows)
         for budget in (1, 40):
-            made.batch = replace(made.batch, token_budget=budget)
+            made.microbatches.token_budget = budget
             close(gradients(made, rows), want)
         close(gradients(made, padded(rows)), want)
         close(gradients(made, shuffled(rows)), want)
 
     def test_can_be_added_to_another_loss(self) -> None:
         made = alone(learner(SFT))
-        rows, meter = imitation(RAGGED, made.policy, policy_version=0), Meter()
-        close(gradients(made, rows, nll(made.policy, meter, "train/ptx")), gradients(made, rows))
+        rows, meter = sft_batch(RAGGED, made.policy, policy_version=0), Meter()
+        close(gradients(made, rows, sft_loss(made.policy, meter, "train/ptx")), gradients(made, rows))
         assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
 
 
@@ -109,11 +110,11 @@ class TestPacking:
         model = MODELS[kind](attn_implementation=attention)
         made = alone(learner(SFT, policy=small_policy(model), packing=True, pack_length=40))
         seen = spied(made.policy)
-        rows = imitation(RAGGED, made.policy, policy_version=0)
+        rows = sft_batch(RAGGED, made.policy, policy_version=0)
         have, loss = gradients(made, rows), made.meter.compute()["train/loss"]
         assert sum(x.numel() for x in seen) < 0.7 * rows.tokens.numel()
         assert max(x.shape[1] for x in seen) <= 40
-        made.pack_length, made.meter = None, Meter()
+        made.settings, made.meter = replace(made.settings, packing=False), Meter()
         want = gradients(made, rows)
         assert want.norm() > 1e-2
         torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
@@ -121,7 +122,7 @@ class TestPacking:
 
     def test_each_text_reads_itself_alone_from_its_first_token_on(self) -> None:
         made = small_policy(MODELS["gpt2"]())
-        rows = imitation(RAGGED, made, policy_version=0)
+        rows = sft_batch(RAGGED, made, policy_version=0)
         everything = torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]
         have = packed(made, rows.lengths, 64)(rows.tokens, everything)
         want = made(rows.tokens, everything)
@@ -130,15 +131,15 @@ class TestPacking:
 
     def test_rows_stay_as_they_are_where_it_saves_nothing(self) -> None:
         made = policy()
-        rows = imitation(prompts("3", "33"), made, policy_version=0)
+        rows = sft_batch(prompts("3", "33"), made, policy_version=0)
         seen = spied(made)
         packed(made, rows.lengths, 8)(rows.tokens, rows.mask)
         assert seen[0].equal(rows.tokens)
 
     def test_places_are_disjoint_and_full_rows_come_first(self) -> None:
         lengths = [3, 9, 4, 1, 12, 5]
-        row, start = place(lengths, 10)
-        assert place(lengths, 10) == place(lengths, 10)
+        row, start = assign_rows(lengths, 10)
+        assert assign_rows(lengths, 10) == assign_rows(lengths, 10)
         for r in range(max(row) + 1):
             spans = sorted((start[i], start[i] + lengths[i]) for i in range(6) if row[i] == r)
             assert spans[0][0] == 0
@@ -160,7 +161,7 @@ class TestPacking:
             assert plain.get("train/loss") == pytest.approx(dense.get("train/loss"), abs=1e-4)
 
     def test_no_length_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"algo\.pack_length=0"):
+        with pytest.raises(ValueError, match=r"algo\.pack_length=0"):
             learner(SFT, packing=True, pack_length=0)
 
 
@@ -184,7 +185,7 @@ class TestTraining:
         made = learner(SFT, validation_prompts=list(SPLITS.val), validation=validation, batch=batch)
         start = copy.deepcopy(made.policy)
         rows = fit(made, 1)
-        want = losses_of_transformers(start, imitation(SPLITS.val[:5], start, policy_version=0))[0].item()
+        want = losses_of_transformers(start, sft_batch(SPLITS.val[:5], start, policy_version=0))[0].item()
         assert rows[0]["val/loss"] == pytest.approx(want, abs=1e-5)
         assert "val/accuracy" in rows[0]
 
@@ -209,6 +210,6 @@ def spied(made: Policy) -> list[Tensor]:
 
 def test_totals_are_those_of_the_step() -> None:
     made = alone(learner(SFT))
-    rows = imitation(RAGGED, made.policy, policy_version=0)
+    rows = sft_batch(RAGGED, made.policy, policy_version=0)
     one, two = (made.loss(rows, Totals(n, 1)).item() for n in (10, 20))
     assert one == pytest.approx(2 * two)

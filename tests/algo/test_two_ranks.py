@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests import ranks
+from tests.support import ranks
 from tests.support.two_ranks import STRATEGIES, THOROUGH, trained
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from rlmods.types import Experience, UserError
 from tests.callbacks.stubs import Tiny, fit, notify
 from tests.support.tiny_setup import fit as train
 from tests.support.tiny_setup import learner
-from tests.training.test_nonfinite import poisoned
+from tests.training.test_train_step import poisoned
 
 
 class Diverging(Tiny):

@@ -154,10 +154,6 @@ RULES = {
         (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
         (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
     ],
-    "values": [
-        (("algo.fallback=wait",), "algo.fallback=wait: one of train, skip, error"),
-        (("algo.surplus=burn",), "algo.surplus=burn: one of keep, drop"),
-    ],
     "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares answers to one prompt, and batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
@@ -375,6 +371,8 @@ class TestBeforeAnythingIsWritten:
             ("algo.overlong_filter=maybe", "algo.overlong_filter=maybe: must be true or false"),
             ("algo.entropy_coefficient=abc", "algo.entropy_coefficient=abc: must be a number"),
             ("algo.max_draws=0", "algo.max_draws=0: must be"),
+            ("algo.fallback=wait", "algo.fallback=wait: must be one of train, skip, error"),
+            ("algo.surplus=burn", "algo.surplus=burn: must be one of keep, drop"),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from rlmods.types import PreferenceBatch, Prompt, Totals
-from tests.support.tiny_setup import OneRank
+from tests.support.tiny_setup import OneRank, close
+
+__all__ = ["RAGGED", "alone", "close", "gradients", "padded", "shuffled", "widened"]
 
 RAGGED = [
     Prompt(id="0", text="1+1=", meta={"candidates": ("<answer>2</answer>", "3", "4444"), "ranks": (0, 1, 2), "margin": 0.5}),
@@ -47,11 +49,6 @@ def padded(rows: Any, columns: int = 30) -> Any:
 def shuffled(rows: Any) -> Any:
     """The same rows in another order."""
     return rows.select(torch.randperm(len(rows), generator=torch.Generator().manual_seed(0)))
-
-
-def close(a: Tensor, b: Tensor) -> None:
-    assert a.norm() > 1e-4
-    torch.testing.assert_close(a, b, rtol=1e-4, atol=2e-6)
 
 
 def widened(rows: PreferenceBatch) -> PreferenceBatch:

@@ -107,6 +107,12 @@ class OneRank:
     callbacks: tuple[Any, ...] = ()
 
 
+def close(gradient: torch.Tensor, reference: torch.Tensor) -> None:
+    """Assert that two gradients are equal up to rounding: relative distance at most 1e-5, about 100 float32 roundings."""
+    assert reference.norm() > 1e-4
+    assert float((gradient - reference).norm() / reference.norm()) < 1e-5
+
+
 def extension(learner: Any, kind: type[X]) -> X:
     """Return the learner's extension of this type."""
     [found] = [extension for extension in learner.extensions if isinstance(extension, kind)]

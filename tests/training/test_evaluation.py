@@ -123,7 +123,7 @@ class TestValidation:
 
     def test_has_its_own_settings(self) -> None:
         rollout = Scripted()
-        Validation(samples=2, temperature=0.7, seed=5)(None, rollout, judge, PROMPTS, RANK)
+        Validation(samples=2, temperature=0.7, seed=5)(None, rollout, judge, PROMPTS, RANK, iteration=3)
         assert rollout.calls == [("sync", 3), (0.0, 1.0, 0, 99, 1, 0), ("sync", 3), (0.7, 1.0, 0, 5, 2, 0)]
         assert (rollout.temperature, rollout.top_p, rollout.top_k, rollout.seed) == (0.3, 0.5, 7, 99)
 

@@ -93,7 +93,7 @@ class TestRanks:
     def test_what_only_another_rank_has_named_is_there_too(self, monkeypatch: pytest.MonkeyPatch) -> None:
         meter, other = Meter(), Meter()
         meter.sum("b/retries", 2)
-        other.total("a/retries", 1)
+        other.sum("a/retries", 1)
         other.mean("c", torch.tensor([1.0]))
         kinds = [{name: type(metric) for name, metric in one.metrics.items()} for one in (meter, other)]
         monkeypatch.setattr(metrics, "all_gather", lambda mine: kinds)

@@ -55,7 +55,7 @@ def test_the_oldest_stay_first() -> None:
 
 
 def test_nothing_stays_nothing() -> None:
-    assert share(None) == {}
+    assert rank_state(None) == {}
     assert reshard_rows([{}, {}], 0, 2) is None
     assert reshard_rows([{}, {}], 0, 1) is None
 
