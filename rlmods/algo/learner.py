@@ -73,7 +73,7 @@ class Learner(L.LightningModule):
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []
         self.ranks, self.meter = Ranks(self), Meter()
-        self.timer = PhaseTimer(lambda: self.notify("on_safe_point"))
+        self.timer = PhaseTimer(self.notify)
         self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget)
         self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
         self.iteration = 0

@@ -144,7 +144,7 @@ class PolicyGradient(Learner):
             self.extensions.append(EarlyStopping(settings.target_kl))
         if hasattr(self.ratio, "on_iteration_end"):
             self.extensions.append(UpdateKL())
-        if settings.reference_every is not None:
+        if settings.reference_every is not None:  # after Replay, whose rows it scores
             self.extensions.append(MovingReference(settings.reference_every))
         for extension in self.extensions:
             extension.attach(self)

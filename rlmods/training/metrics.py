@@ -96,12 +96,12 @@ class Meter:
 class PhaseTimer:
     """Wall time by phase of the iteration, and the progress that the watchdog compares between ranks."""
 
-    def __init__(self, on_safe_point: Callable[[], None]) -> None:
+    def __init__(self, notify: Callable[[str], None]) -> None:
         """
         Args:
-            on_safe_point: called often, at points where an exception leaves nothing half written.
+            notify: calls a hook of the callbacks by name.
         """
-        self.on_safe_point = on_safe_point
+        self._notify = notify
         self.phase = "start"
         self.progress = 0
         """Number of phases and microbatches begun or ended; ranks advance it identically."""
@@ -122,6 +122,10 @@ class PhaseTimer:
         outer, self.phase, self.progress = self.phase, phase, self.progress + 1
         yield
         self.phase, self.progress = outer, self.progress + 1
+
+    def on_safe_point(self) -> None:
+        """Call `on_safe_point` of the callbacks. An exception raised here leaves nothing half written."""
+        self._notify("on_safe_point")
 
     def advance(self) -> None:
         """Count one microbatch."""

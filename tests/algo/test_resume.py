@@ -174,7 +174,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     assert identical(resumed.optimizers().state_dict(), straight.optimizers().state_dict())
     assert identical(resumed.lr_schedulers().state_dict(), straight.lr_schedulers().state_dict())
     assert identical(resumed.state(), straight.state())
-    assert straight.state()["controllers"].get("refresh", {"trained": True})["trained"]
+    assert straight.state()["parts"].get("RewardModelRefresh", {"trained": True})["trained"]
 
 
 def test_reference_is_where_training_began(tmp_path):

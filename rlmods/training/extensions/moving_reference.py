@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlmods.training.extensions.base import Extension
+from rlmods.types import Experience
 
 
 class MovingReference(Extension):
@@ -22,3 +23,12 @@ class MovingReference(Extension):
     def on_iteration_start(self) -> None:
         if self.loop.reference is not None and self.loop.iteration > 0 and self.loop.iteration % self.every == 0:
             self.loop.reference.copy_from(self.loop.policy)
+
+    def before_update(self, batch: Experience) -> Experience:
+        """Score rows of earlier iterations (buffered or replayed) with the current reference; theirs was an earlier one."""
+        loop = self.loop
+        num_old = (batch.policy_version < loop.iteration).sum()
+        if loop.reference is not None and loop.ranks.reduce(num_old) > 0:
+            with loop.timer("score"):
+                batch = loop.scorer.add_ref_logprobs(batch, loop.reference.policy)
+        return batch

@@ -38,12 +38,7 @@ class Replay(Extension):
     def before_update(self, batch: Experience) -> Experience:
         loop = self.loop
         replayed = self.draw(len(batch), loop.iteration, loop.generator(GENERATOR))
-        batch = batch if replayed is None else Experience.concat([batch, replayed])
-        num_old = (batch.policy_version < loop.iteration).sum()
-        if loop.reference is not None and loop.reference.moves and loop.ranks.reduce(num_old) > 0:  # scored by an earlier reference
-            with loop.timer("score"):
-                batch = loop.scorer.add_ref_logprobs(batch, loop.reference.policy)
-        return batch
+        return batch if replayed is None else Experience.concat([batch, replayed])
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
         fresh = batch.select(torch.arange(num_fresh))
