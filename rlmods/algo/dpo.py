@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.base import Policy
-from rlmods.preference.terms import imitation
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.preference.terms import sft_loss
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
-from rlmods.training.preference_batch import collate_preferences, mismatched
+from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss
 from rlmods.types import PreferenceBatch, Prompt, Totals, UserError, check_bounds, objective
@@ -127,7 +127,7 @@ class DPO(Learner):
     def estimate_kl(self, batch: PreferenceBatch) -> Tensor:
         """Estimate KL(pi || pi_ref) as max(0, mean of log pi / pi_ref) over responses to other prompts, over all ranks (KTO)."""
         assert self.reference is not None
-        pairs = mismatched(batch, self.policy.context_length).to(self.device)
+        pairs = shift_responses(batch, self.policy.context_length).to(self.device)
         log_ratio, present = self.score(pairs, self.policy) - self.score(pairs, self.reference.policy), pairs.mask.any(2)
         total, count = self.ranks.reduce(torch.stack([log_ratio[present].sum(), present.sum()]))
         mean: Tensor = total / count.clamp(min=1)
@@ -138,12 +138,15 @@ class DPO(Learner):
         options = {"kl": self.kl} if self.needs_kl else {}
         losses: Tensor = self.preference(logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options)
         if self.settings.sft_coefficient:
-            losses = losses + self.settings.sft_coefficient * imitation(logprobs, num_tokens, micro.rank)
+            losses = losses + self.settings.sft_coefficient * sft_loss(logprobs, num_tokens, micro.rank)
         present = num_tokens > 0
-        pairs, gap = better(micro.rank, present), gaps(self.preference.reward(logprobs, micro.ref_logprobs, num_tokens), present)
+        pairs, gap = (
+            is_better(micro.rank, present),
+            pairwise_differences(self.preference.reward(logprobs, micro.ref_logprobs, num_tokens), present),
+        )
         self.meter.mean("train/loss", losses, present.any(1))
         self.meter.mean("train/reward_margin", gap, pairs)
-        self.meter.mean("train/pair_accuracy", right(gap), pairs)
+        self.meter.mean("train/pair_accuracy", pair_correctness(gap), pairs)
         self.meter.mean("train/chosen_logprob", logprobs, present & (micro.rank == 0))
         self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
         return losses.sum() / totals.sequences
@@ -151,7 +154,7 @@ class DPO(Learner):
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, present = Meter(self.device), rows.mask.any(2)
         reward = self.preference.reward(self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2))
-        meter.mean("val/pair_accuracy", right(gaps(reward, present)), better(rows.rank, present))
+        meter.mean("val/pair_accuracy", pair_correctness(pairwise_differences(reward, present)), is_better(rows.rank, present))
         return meter.compute()
 
 

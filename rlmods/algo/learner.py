@@ -308,7 +308,7 @@ class Learner(L.LightningModule):
     @property
     def adapter_bases(self) -> dict[str, str]:
         """Fingerprints of the frozen weights under adapters, by network."""
-        bases = {name: getattr(network, "base", None) for name, network in self.networks.items()}
+        bases = {name: getattr(network, "base_fingerprint", None) for name, network in self.networks.items()}
         return {name: base for name, base in bases.items() if base is not None}
 
     def frozen_state(self) -> dict[str, Tensor]:

@@ -20,7 +20,7 @@ from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
-from rlmods.training.metrics import correctness, known, log_critic, log_responses, log_update, sample_rows
+from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
@@ -214,7 +214,7 @@ class PolicyGradient(Learner):
         scaled = replace(scores, values=self.scale(scores.values))
         batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.routers:
-            batch = replace(batch, routed_experts=self.policy.routers.blank(batch.tokens))
+            batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
         return batch.to(self.device)
 
     def scale(self, values: Sequence[float | None]) -> list[float | None]:
@@ -231,7 +231,7 @@ class PolicyGradient(Learner):
             responses: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
         with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
-        values, scored = known(self.scale(scores.values))
+        values, scored = values_and_mask(self.scale(scores.values))
         self.meter.mean("train/greedy_reward", values, scored)
         self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
         for name, count in scores.counts.items():
@@ -246,7 +246,7 @@ class PolicyGradient(Learner):
         if self.critic is not None or kl_in_reward:
             output = self.scorer.score(batch, self.policy, critic=True)
             values = batch.values if self.critic is None else output.values
-            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routes)
+            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
         if self.reference is not None:
             batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             if kl_in_reward:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.scalar import ScalarModel
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
 from rlmods.training.ranking_metrics import auc, calibration_error, correlation
@@ -78,7 +78,7 @@ class RewardModel(Learner):
         scores, present = candidate_scores(self.scalar, micro), micro.mask.any(2)
         losses = self.losses(scores, micro)
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean("train/pair_accuracy", right(gaps(scores, present)), better(micro.rank, present))
+        self.meter.mean("train/pair_accuracy", pair_correctness(pairwise_differences(scores, present)), is_better(micro.rank, present))
         self.meter.mean("train/score", scores, present)
         return losses.sum() / totals.sequences
 
@@ -86,9 +86,9 @@ class RewardModel(Learner):
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
             scores, num_tokens, present = candidate_scores(self.scalar, micro), micro.mask.sum(2), micro.mask.any(2)
-            pairs, gap = better(micro.rank, present), gaps(scores, present)
+            pairs, gap = is_better(micro.rank, present), pairwise_differences(scores, present)
             meter.mean("val/loss", self.losses(scores, micro), present.any(1))
-            meter.mean("val/pair_accuracy", right(gap), pairs)
+            meter.mean("val/pair_accuracy", pair_correctness(gap), pairs)
             compared = present & pairs.flatten(1).any(1)[:, None]
             parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[compared], (micro.rank == 0)[compared]))
         own = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich import progress as bars
 from rich.console import Console
 
-from rlmods.cli.console import plain_errors, quiet
+from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.config import plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
@@ -51,7 +51,7 @@ def command(
         sys.exit(0 if arguments else 2)
     try:
         with plain_errors():
-            quiet()
+            silence_libraries()
             plugins.register()
             name.register()
             result = action()

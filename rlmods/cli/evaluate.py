@@ -59,7 +59,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
     if saved is not None and not any(override.lstrip("+~").startswith("reward") for override in overrides):
-        _keep_up(config, Path(model))
+        _use_trained_reward_models(config, Path(model))
     reward, rollout = instantiate(config.reward, "reward"), instantiate(config.rollout, "rollout")
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
@@ -73,7 +73,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     return {"model": source, "prompts": len(prompts), **dict(sorted(metrics.items()))}
 
 
-def _keep_up(config: DictConfig, export: Path) -> None:
+def _use_trained_reward_models(config: DictConfig, export: Path) -> None:
     """Replace the reward models of terms with a nonzero weight by those that the run has trained further, in place."""
     trained = [str(path) for path in sorted(export.glob("reward_model*"))]
     for term in config.reward.get("terms", {}).values() if trained else ():

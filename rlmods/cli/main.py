@@ -17,7 +17,7 @@ from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
 from rlmods.callbacks.watchdog import RESUME_HINT
-from rlmods.cli.console import plain_errors, quiet
+from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
@@ -78,7 +78,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     Raises:
         UserError: a user's mistake.
     """
-    quiet()
+    silence_libraries()
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
     num_ranks = plan.num_ranks()

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line, parse_settings
 from rlmods.config.plan import Plan
-from rlmods.config.plugins import explain
+from rlmods.config.plugins import explain_plugin_error
 from rlmods.config.recipe import label
 from rlmods.config.rules import RULES
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
@@ -145,4 +145,4 @@ def _algorithm(config: DictConfig) -> type[Learner]:
     try:
         return get_class(config.algo._target_)
     except (ValueError, ImportError) as error:
-        raise explain(error) or UserError(f"algo: {one_line(error)}") from error
+        raise explain_plugin_error(error) or UserError(f"algo: {one_line(error)}") from error

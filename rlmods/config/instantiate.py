@@ -14,7 +14,7 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlmods.config.plugins import explain
+from rlmods.config.plugins import explain_plugin_error
 from rlmods.types import UserError
 
 WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
@@ -29,13 +29,13 @@ def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any
     try:
         if partial:
             function = hydra_instantiate(config, _partial_=True, _convert_="all")
-            _refuse_unknown(function.func, function.keywords, group)
+            _reject_unknown_keys(function.func, function.keywords, group)
             return function
         return hydra_instantiate(config, _convert_="all")
     except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError) as error:
         if isinstance(cause := _root_cause(error), UserError):
             raise cause from error
-        if (plugin := explain(error)) is not None:
+        if (plugin := explain_plugin_error(error)) is not None:
             raise plugin from error
         raise UserError(_explain_settings(cause, config, group)) from error
 
@@ -49,7 +49,7 @@ def parse_settings(config: DictConfig, name: str, kind: type[Any]) -> Any:
     if not isinstance(config, DictConfig):
         raise UserError(f"{name}={config}: these are several settings, one each: type {name}.{fields(kind)[0].name}=...")
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    _refuse_unknown(kind, values, name)
+    _reject_unknown_keys(kind, values, name)
     types = get_type_hints(kind)
     for field in fields(kind):
         if field.name in values and (words := _mismatch(values[field.name], types[field.name])):
@@ -71,7 +71,7 @@ def _mismatch(value: Any, annotation: Any) -> str | None:
     return " or ".join(WORDS[kind] for kind in types)
 
 
-def _refuse_unknown(target: Any, keys: Iterable[str], group: str) -> None:
+def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:
     """Raise UserError for keys that `target` does not take. A target with `**options` checks them itself."""
     parameters = inspect.signature(target).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):

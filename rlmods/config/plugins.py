@@ -122,7 +122,7 @@ def check_name(plugin: Path) -> None:
         raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {plugin.name}.py")
 
 
-def explain(exception: BaseException) -> UserError | None:
+def explain_plugin_error(exception: BaseException) -> UserError | None:
     """Return a one-line error with file and line number if `exception` or one of its causes was raised in a plugin, else None."""
     try:
         folders = [PluginFolders.folder, *(source.code for source in sources())]

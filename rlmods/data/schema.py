@@ -117,6 +117,6 @@ def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[s
     return {"messages": [*turns, {"role": "user", "content": content}]}
 
 
-def refuse_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
+def raise_unknown_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
     """Raises: UserError for a field outside its choices, suggesting the nearest."""
     raise UserError(f"data.{field}={value}: {suggest(str(value), choices)}")

@@ -24,7 +24,7 @@ from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch
 from rlmods.policy import Policy
 from rlmods.policy.base import LOGITS_PER_CHUNK
 
-PROCESS = 450 * 2**20
+PROCESS_BYTES = 450 * 2**20
 """Interpreter and libraries, if the device is the CPU."""
 SHARDED = ("weights", "gradients", "optimizer state", "reference")
 
@@ -75,7 +75,7 @@ class Transformer:
     checkpointing: bool = False
 
     @classmethod
-    def of(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
+    def from_network(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
         """Sizes from the network's Hugging Face configuration and the group `policy`; None for a value head."""
         if (model := next((m for m in network.modules() if isinstance(m, PreTrainedModel)), None)) is None:
             return None
@@ -150,7 +150,7 @@ def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str,
     adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, whole."""
     trained, reference, itemsize = networks.trained.values(), networks.reference, devices.stored_itemsize
     gradients = num_bytes(*trained, itemsize=itemsize, trained=True)
-    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base is not None)
+    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base_fingerprint is not None)
     shared = (num_bytes(*trained, itemsize=itemsize), gradients, int(copies * gradients), frozen)
     held = {part: size // devices.shards for part, size in zip(SHARDED, shared, strict=True)}
     return held | {"gradient buckets": gradients * devices.ddp, "reward models": num_bytes(*networks.reward_models)}
@@ -180,7 +180,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         (outside, block), gradients = _outside_and_block(network), _outside_and_block(network, trained=True)
         gathered.append(itemsize * (outside + 2 * block) * devices.fsdp)
         unreduced.append((itemsize * sum(gradients) + 4 * max(gradients)) * devices.fsdp)
-        if (sizes := Transformer.of(network, devices, plan.config.policy)) is not None:
+        if (sizes := Transformer.from_network(network, devices, plan.config.policy)) is not None:
             transformers.append(sizes)
             casts += sizes.autocast * (2 * (outside + block) if sizes.checkpointing else num_bytes(network, itemsize=2))
     stages: dict[str, dict[str, int]] = {}
@@ -195,7 +195,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     stages["update"] = update | {"activations": sum(x.training(micro) for x in transformers)}
     stages["optimizer step"] = {"activations": held["gradients"]}
     if devices.on_cpu:
-        held["interpreter and libraries"] = PROCESS
+        held["interpreter and libraries"] = PROCESS_BYTES
         stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}
     return Footprint({stage: held | parts for stage, parts in stages.items()}, {} if devices.on_cpu else host, micro)
 

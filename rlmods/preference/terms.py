@@ -22,6 +22,6 @@ def per_token(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) ->
     return torch.where(num_tokens > 0, logprobs, 0.0) / num_tokens.clamp(min=1)
 
 
-def imitation(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
+def sft_loss(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
     """SFT loss -log pi(y | x) / |y|, mean over the responses of rank 0 (RPO, arXiv:2404.19733, equation 1); 0 without any."""
     return -masked_mean(per_token(logprobs, num_tokens), (rank == 0) & (num_tokens > 0))

@@ -55,6 +55,6 @@ class Routing:
             for parameter in policy.routers.parameters():
                 parameter.requires_grad_(False)
 
-    def rests(self, iteration: int) -> bool:
+    def is_frozen(self, iteration: int) -> bool:
         """Return True if the routers are not updated in this iteration (the number of completed iterations)."""
         return self.every is None or (iteration + 1) % self.every != 0

@@ -136,7 +136,7 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def known(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+def values_and_mask(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
     """Return the values with 0 in place of None, and a mask that is False there."""
     filled = torch.tensor([0.0 if v is None else v for v in values], dtype=torch.float64)
     return filled, torch.tensor([v is not None for v in values], dtype=torch.bool)
@@ -156,11 +156,11 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     texts: dict[int, list[str]] = {}
     for i, response in zip(group.tolist(), responses, strict=True):
         texts.setdefault(i, []).append(response.text)
-    meter.mean("train/reward", *known(scores.values))
+    meter.mean("train/reward", *values_and_mask(scores.values))
     if scores.correct is not None:
-        meter.mean("train/accuracy", *known(scores.correct))
+        meter.mean("train/accuracy", *values_and_mask(scores.correct))
     for name, values in scores.terms.items():
-        meter.mean(f"train/reward/{name}", *known(values))
+        meter.mean(f"train/reward/{name}", *values_and_mask(values))
     for name, count in scores.counts.items():
         meter.sum(f"reward/{name}", count)
     meter.mean("train/unscored_fraction", filter_scores.isnan().double())

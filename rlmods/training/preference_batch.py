@@ -62,7 +62,7 @@ def candidate_scores(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
     return pool(numbers, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
 
 
-def mismatched(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
+def shift_responses(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
     """Pair every prompt with the responses to the next one (the last with those to the first), truncated to `context_length` tokens."""
     start = rows.lengths - rows.mask.sum(2)
     first = start.argmax(1)  # a candidate that exists: a missing one has no prompt

@@ -125,7 +125,7 @@ class TestInstalledPackages:
         plugins.register()
         with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)"):
             configuration([])
-        explained = plugins.explain(ValueError("another"))
+        explained = plugins.explain_plugin_error(ValueError("another"))
         assert explained is not None
         assert "cannot be imported" in str(explained)
 

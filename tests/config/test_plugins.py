@@ -118,7 +118,7 @@ def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str,
     config = compose_with_plugins(tree, "reward=loud")
     with pytest.raises(Exception, match="shout") as error:
         instantiate(config.reward)
-    explained = str(plugins.explain(error.value))
+    explained = str(plugins.explain_plugin_error(error.value))
     assert explained.startswith(f"{tree / 'plugins/shout/shout.py'}:{line}: {message}")
     assert "\n" not in explained
 
@@ -127,7 +127,7 @@ def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
     plugins.register(tree / "plugins")
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0
-    assert plugins.explain(error.value) is None
+    assert plugins.explain_plugin_error(error.value) is None
 
 
 def test_the_shipped_example() -> None:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
-from rlmods.router.balance import balance_loss, load
+from rlmods.router.balance import balance_loss, count_experts
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Experience
 
@@ -53,7 +53,7 @@ class ExpertRouting(Extension):
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
             tokens = loss_row_tokens(minibatch)
-            counts = self.loop.ranks.reduce(load(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
+            counts = self.loop.ranks.reduce(count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
             self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
             self.expert_share = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
@@ -61,8 +61,8 @@ class ExpertRouting(Extension):
 
     def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
         """Return this microbatch's part of the weighted load-balancing loss."""
-        if output.routes is not None:
-            self._log_choices(micro, output.routes)
+        if output.routed_experts is not None:
+            self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
         loss = balance_loss(output.router_logits, loss_row_tokens(micro).flatten(), self.expert_share, self.num_tokens)
@@ -72,7 +72,7 @@ class ExpertRouting(Extension):
     def _log_choices(self, micro: Experience, live: Tensor) -> None:
         """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""
         tokens = loss_row_tokens(micro)
-        counts = load(live, tokens, self.routers.num_experts)
+        counts = count_experts(live, tokens, self.routers.num_experts)
         self.expert_counts = counts if self.expert_counts is None else self.expert_counts + counts
         if micro.routed_experts is not None:
             changed = (live.sort(-1).values != micro.routed_experts.sort(-1).values).any(-1)
@@ -81,7 +81,7 @@ class ExpertRouting(Extension):
 
     def on_after_backward(self) -> None:
         """Remove the gradient of routers that rest in this iteration; the optimizer then leaves them and their moments alone."""
-        if self.router.rests(self.loop.iteration):
+        if self.router.is_frozen(self.loop.iteration):
             for parameter in self.routers.parameters():
                 parameter.grad = None
 

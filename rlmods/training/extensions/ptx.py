@@ -47,7 +47,7 @@ class PTX(Extension):
         """Return the rows of this rank in one optimizer step."""
         loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed)
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
-        return sft_batch([loader.at(position) for position in positions], self.loop.policy, policy_version=0)
+        return sft_batch([loader.prompt_at(position) for position in positions], self.loop.policy, policy_version=0)
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return the weighted loss of a microbatch."""

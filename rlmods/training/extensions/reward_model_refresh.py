@@ -13,7 +13,7 @@ from rlmods.distributed.collectives import all_gather, broadcast_parameters
 from rlmods.ops import pack
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
@@ -135,8 +135,8 @@ class RewardModelRefresh(Extension):
         num_agreed, num_pairs, total, count = 0.0, 0.0, 0.0, 0
         for batch in batches(network, rows, token_budget):
             scores, present = candidate_scores(network, batch), batch.present
-            pairs = better(batch.rank, present)
-            num_agreed += float(right(gaps(scores, present))[pairs].sum())
+            pairs = is_better(batch.rank, present)
+            num_agreed += float(pair_correctness(pairwise_differences(scores, present))[pairs].sum())
             num_pairs += float(pairs.sum())
             total += float(scores[present].double().sum())
             count += int(present.sum())
