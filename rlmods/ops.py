@@ -12,7 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 EQUAL_SCORES_RTOL = 2e-6
-"""Relative difference up to which the scores of a group count as equal: about 16 roundings of float32."""
+"""Relative difference up to which the scores of a group count as equal: about 16 float32 rounding errors."""
 
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf there."""

@@ -60,7 +60,7 @@ class DPO(Learner):
         self.preference, self.precompute = preference, self.settings.reference == "precomputed"
         self.needs_kl = bool(getattr(preference, "needs_kl", False))
         if self.needs_kl and self.precompute:
-            raise UserError("this preference loss scores other pairs of prompt and response in each step: type algo.reference=live")
+            raise UserError("this preference loss needs the reference in every step: type algo.reference=live")
         if preference.needs_reference:
             self.reference = Reference(self.policy)
         self.precomputed: dict[str, Tensor] = {}
@@ -73,7 +73,7 @@ class DPO(Learner):
         num_prompts = self.batch.prompts // self.ranks.world_size // self.batch.minibatches
         if self.needs_kl and num_prompts < 2:
             raise UserError(
-                f"this preference loss reads responses to other prompts of the step, and a rank has {num_prompts}: raise batch.prompts"
+                f"this preference loss compares several prompts in a step, but a rank has {num_prompts}: type a larger batch.prompts"
             )
         if self.reference is not None and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
@@ -98,14 +98,14 @@ class DPO(Learner):
     def precompute_ref_logprobs(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
         """Return the reference log-probabilities of all candidates, by prompt id. The ranks share the work."""
         assert self.reference is not None
-        own: dict[str, Tensor] = {}
+        logprobs: dict[str, Tensor] = {}
         for start in range(0, len(prompts), self.batch.prompts):
             batch = prompts[start : start + self.batch.prompts]
             own_prompts = batch[self.ranks.rank :: self.ranks.world_size]
             rows = collate_preferences(own_prompts or batch[:1], self.policy).to(self.device)
-            logprobs = self.score(rows, self.reference.policy).cpu()
-            own |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(own_prompts, logprobs, strict=False)}
-        return {name: row for rank in all_gather(own) for name, row in rank.items()}
+            scores = self.score(rows, self.reference.policy).cpu()
+            logprobs |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(own_prompts, scores, strict=False)}
+        return {name: row for rank in all_gather(logprobs) for name, row in rank.items()}
 
     @torch.no_grad()
     def score(self, rows: PreferenceBatch, policy: Policy) -> Tensor:
@@ -140,13 +140,11 @@ class DPO(Learner):
         if self.settings.sft_coefficient:
             losses = losses + self.settings.sft_coefficient * sft_loss(logprobs, num_tokens, micro.rank)
         present = num_tokens > 0
-        pairs, gap = (
-            is_better(micro.rank, present),
-            pairwise_differences(self.preference.reward(logprobs, micro.ref_logprobs, num_tokens), present),
-        )
+        rewards = self.preference.reward(logprobs, micro.ref_logprobs, num_tokens)
+        pairs, margins = is_better(micro.rank, present), pairwise_differences(rewards, present)
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean("train/reward_margin", gap, pairs)
-        self.meter.mean("train/pair_accuracy", pair_correctness(gap), pairs)
+        self.meter.mean("train/reward_margin", margins, pairs)
+        self.meter.mean("train/pair_accuracy", pair_correctness(margins), pairs)
         self.meter.mean("train/chosen_logprob", logprobs, present & (micro.rank == 0))
         self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
         return losses.sum() / totals.sequences

@@ -29,30 +29,30 @@ from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 @dataclass(frozen=True)
 class PolicyGradientSettings:
-    """Settings of the loop, `algo.*` in the configuration. The extensions that they ask for are absent by default."""
+    """Settings of the loop, `algo.*` in the configuration. With the defaults no extension is added."""
 
     entropy_coefficient: float = objective(0.0)
     """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
     target_entropy: float | None = objective(None)
-    """Nats per token to which the weight of the entropy bonus steers the entropy; null: the weight is fixed."""
+    """Target entropy, nats per token, to which the weight of the entropy bonus is adapted; null: the weight is fixed."""
     entropy_rate: float = 0.01
     """Change of the weight per iteration and nat of distance from `target_entropy`."""
     target_kl: float | None = objective(None)
-    """Nats per token. The steps of an iteration end early once a minibatch is 1.5 times as far from the old policy; null: never."""
+    """Target KL from the old policy, nats per token. Above 1.5 times this, the iteration makes no further steps; null: no early stop."""
     overlong_filter: bool = objective(False)
     """Leave truncated responses out of the loss and of its denominators."""
     max_draws: int = 10
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = "train"
-    """What happens then: train on the kept groups, skip the iteration, or stop with an error."""
+    """Action if too few groups are kept after `max_draws` batches: train on them, skip the optimizer steps, or stop with an error."""
     surplus: Literal["keep", "drop"] = "keep"
-    """Kept groups beyond what an iteration needs wait for the next one, or are dropped (and counted)."""
+    """Kept groups that an iteration does not need: keep them for the next one, or drop (and count) them."""
     normalize_reward: bool = objective(False)
     """Normalise rewards by their running mean and standard deviation."""
     clip_reward: float | None = objective(None)
     """Bound on the absolute reward, after normalisation; null: none."""
     replay_fraction: float = objective(0.0)
-    """Number of rows of earlier iterations that are trained on again, by number of fresh rows; 0: no replay."""
+    """Number of replayed rows of earlier iterations relative to the number of fresh rows; 0: no replay."""
     replay_staleness: int = 4
     """Iterations for which a row can be replayed."""
     reference_every: int | None = objective(None)
@@ -74,9 +74,9 @@ COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, beside the regression of a critic if there is one.
+    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, and regress the critic on the returns if there is one.
 
-    All parts are given; a subclass is a paper's objective, and its option in `conf/algo/` the parts that make it.
+    The parts are constructor arguments. A subclass documents the objective of a paper; its option in `conf/algo/` selects the parts.
     """
 
     groups: ClassVar[tuple[str, ...]] = (
@@ -173,8 +173,8 @@ class PolicyGradient(Learner):
             return
         if num_ready < num_groups and self.settings.fallback == "error":
             raise UserError(
-                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only {num_ready} of {num_groups} groups are worth "
-                "training on; try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
+                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only {num_ready} of {num_groups} groups are "
+                "kept; try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
         self.meter.mean("train/draws", self.buffer.num_pushed)
         self.meter.mean("train/short_of_groups", float(num_ready < num_groups))
@@ -218,7 +218,7 @@ class PolicyGradient(Learner):
         return batch.to(self.device)
 
     def scale(self, values: Sequence[float | None]) -> list[float | None]:
-        """Return normalised and clipped rewards, if the settings ask for it."""
+        """Normalise and clip rewards, if the settings say so."""
         return list(values) if self.reward_scale is None else [self.reward_scale(value) for value in values]
 
     def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
@@ -258,7 +258,7 @@ class PolicyGradient(Learner):
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
         if getattr(self.advantage, "needs_steps", False):
             if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, and there is one for each response: type reward=process")
+                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
             credit = self.advantage(*inputs, steps=batch.steps)  # type: ignore[call-arg]
         else:
             credit = self.advantage(*inputs)
@@ -277,7 +277,7 @@ class PolicyGradient(Learner):
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
         if (scores.correct is None or scores.monitored) and not keep.all() and self.total_batches == 1:
-            rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
+            rank_zero_warn("sampling drops groups by their total reward, because this reward does not report correctness")
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
@@ -380,8 +380,8 @@ class PolicyGradient(Learner):
 
     @property
     def stateful(self) -> dict[str, Any]:
-        own = {"buffer": self.buffer} | ({} if self.reward_scale is None else {"reward_scale": self.reward_scale})
-        return super().stateful | own
+        parts = {"buffer": self.buffer} | ({} if self.reward_scale is None else {"reward_scale": self.reward_scale})
+        return super().stateful | parts
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"total_batches": self.total_batches}

@@ -40,7 +40,7 @@ def main(config: DictConfig) -> None:
 
 
 def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
-    """Print how to resume and exit. Other ranks than the first exit with 0: launchers take a nonzero status there for a crash."""
+    """Print how to resume and exit. Other ranks than the first exit with 0: launchers would treat a nonzero status there as a crash."""
     if not is_first_rank():
         sys.exit(0)
     last_saved = max((iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0)
@@ -53,7 +53,7 @@ def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) ->
 
 
 def _graceful_stop(trainer: Any) -> GracefulStop:
-    """The trainer's `GracefulStop`, or a new one if the user removed it."""
+    """Return the trainer's `GracefulStop`, or a new one if the user removed it."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
 
 

@@ -1,4 +1,4 @@
-"""The recipe of an algorithm, as its option composes it, and the label of a run that departs from it."""
+"""The recipe of an algorithm (the options that its file in `conf/algo/` selects), and the label of a run that differs from it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from rlmods.config.plugins import sources
 
 
 def recipe(algo: str) -> dict[str, str]:
-    """Return the option of each group that an algorithm's option in `conf/algo/` chooses (`override /GROUP: OPTION`)."""
-    chosen: dict[str, str] = {}
+    """Return the options that an algorithm's file in `conf/algo/` selects (`override /GROUP: OPTION`), by group."""
+    options: dict[str, str] = {}
     option: Any = OmegaConf.to_container(OmegaConf.load(_option_file(algo)))
     for entry in option.get("defaults", []):
         if isinstance(entry, str) and entry != "_self_" and not entry.startswith("/"):
-            chosen |= recipe(entry)
+            options |= recipe(entry)
         elif isinstance(entry, dict):
-            chosen |= {str(key).removeprefix("override /"): option for key, option in entry.items() if str(key).startswith("override /")}
-    return chosen
+            options |= {str(key).removeprefix("override /"): option for key, option in entry.items() if str(key).startswith("override /")}
+    return options
 
 
 def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learner]) -> str:
-    """Return the algorithm's name, and in brackets what departs from its recipe: `dapo[ratio=symmetric,ratio.low=0.1]`.
+    """Return the algorithm's name, and in brackets the differences from its recipe: `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
     settings of the algorithm that change the objective and differ from the recipe.
@@ -44,8 +44,8 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     changed = [text for group in groups for text in _differences(config[group], baseline[group], group)]
     objective = {field.name for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
     changed += [text for text in _differences(config.algo, baseline.algo, "algo") if text[5:].split("=")[0] in objective]
-    departures = [*swapped, *changed]
-    return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
+    differences = [*swapped, *changed]
+    return f"{config.algo.name}[{','.join(differences)}]" if differences else str(config.algo.name)
 
 
 def _option_file(algo: str) -> Path:
@@ -63,8 +63,8 @@ def _composed(overrides: tuple[str, ...]) -> DictConfig:
 
 def _differences(a: DictConfig, b: DictConfig, name: str) -> Iterable[str]:
     """Return `name.key=value` of `a` for each setting that differs from `b`, without interpolating values."""
-    left, right = (dict(_leaves(OmegaConf.to_container(x, resolve=False), name)) for x in (a, b))
-    return [f"{key}={OmegaConf.create({'x': value}).x}" for key, value in left.items() if key not in right or right[key] != value]
+    a_leaves, b_leaves = (dict(_leaves(OmegaConf.to_container(x, resolve=False), name)) for x in (a, b))
+    return [f"{key}={OmegaConf.create({'x': value}).x}" for key, value in a_leaves.items() if key not in b_leaves or b_leaves[key] != value]
 
 
 def _leaves(node: Any, name: str) -> Iterable[tuple[str, Any]]:

@@ -86,8 +86,8 @@ class Policy(TokenizerMixin, nn.Module):
 
         Rows are right-padded; column t is conditioned on the columns before t, so column 0 has no score. Entropy carries a gradient only if
         `entropy` is True. `value_head` maps each hidden state to one number. `positions`: position ids of packed rows, which start at 0 in
-        each of their sequences; sequences do not attend to each other. None: one sequence per row. `routed_experts`: experts to replay (-1: the
-        router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
+        each of their sequences; sequences do not attend to each other. None: one sequence per row. `routed_experts`: experts to replay (-1:
+        the router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.

@@ -1,4 +1,4 @@
-"""Read the expert choices of a mixture-of-experts model's routers, and replay recorded ones."""
+"""Recording and replay of the expert choices of a mixture-of-experts model's routers."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from torch.overrides import TorchFunctionMode
 
 
 class RouterTrace:
-    """Inputs and outputs of the routers in one forward, by layer. The first write wins, so that layers recomputed in backward do not change
-    it."""
+    """Inputs and outputs of the routers in one forward, by layer. The first record of a layer is kept, so that layers recomputed
+    in backward do not change it."""
 
     def __init__(self, routed_experts: Tensor | None, logits: bool) -> None:
         self.routed_experts = routed_experts
@@ -59,7 +59,7 @@ class Routers:
         return bool(self.modules)
 
     def unrecorded_experts(self, tokens: Int[Tensor, "N T"]) -> Int[Tensor, "N T L k"] | None:
-        """Return unrecorded routed_experts, -1, for the tokens; None for a dense model."""
+        """Return -1 (not recorded) for every token, layer and choice; None for a dense model."""
         shape = (*tokens.shape, len(self.modules), self.num_chosen)
         return torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
 
@@ -70,7 +70,7 @@ class Routers:
 
     @contextmanager
     def trace(self, routed_experts: Int[Tensor, "N T L k"] | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
-        """Record the routers' own choices inside the block, and replay `routed_experts` where they are not -1. `logits`: also record logits."""
+        """Record the routers' own choices inside the block, and replay `routed_experts` other than -1. `logits`: also record logits."""
         trace = RouterTrace(None if routed_experts is None else routed_experts.flatten(0, 1).long(), logits)
         with RouterReplay(self, trace):
             yield trace
@@ -100,7 +100,7 @@ class Routers:
 
     @torch.no_grad()
     def _probe(self, model: Any) -> bool:
-        """Return True if every router can be read and replayed: given other experts than its own, it uses them, with weights above 0."""
+        """Return True if every router can be recorded and replayed: it uses given experts instead of its own, with weights above 0."""
         ids = torch.arange(4, device=next(model.parameters()).device)[None] % model.config.get_text_config().vocab_size
         if ids.is_meta:  # no values to compare
             return True

@@ -1,4 +1,4 @@
-"""Evaluation of a policy on held-out prompts: the same code before, during, after and without training."""
+"""Evaluation of a policy on held-out prompts, during training and by `python -m rlmods.evaluate`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rlmods.types import Prompt, Response, check_bounds
 
 
 class RankInfo(Protocol):
-    """This rank among those that share the held-out prompts (`rlmods.distributed.collectives.Ranks`)."""
+    """Index and device of this rank, and number of ranks that share the held-out prompts (`rlmods.distributed.collectives.Ranks`)."""
 
     @property
     def rank(self) -> int: ...
@@ -38,7 +38,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 class Validation:
     """Greedy accuracy on held-out prompts and, with `samples`, mean@k and pass@k.
 
-    Sampling has its own settings and seed, so how often validation runs does not change training.
+    Sampling has its own settings and seed, so the frequency of validation does not change training.
     """
 
     every: int | None = 10
@@ -114,5 +114,5 @@ class Validation:
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
-    """Return a copy of the rollout with other sampling settings, those of them that it has."""
+    """Return a copy of the rollout with other sampling settings; settings that it does not have are ignored."""
     return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})

@@ -1,4 +1,4 @@
-"""What is logged: metrics over microbatches and ranks, wall time by phase, and the metrics of responses and updates.
+"""Metrics over microbatches and ranks, wall time by phase, and logging of responses and updates.
 
 Means are sums and counts that are divided once, so microbatches of unequal size and ranks with unequal work give the exact mean.
 """
@@ -143,8 +143,8 @@ def values_and_mask(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
 
 
 def correctness(scores: Scores) -> Tensor:
-    """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a paid reward knows it, else the total reward;
-    NaN for unscored responses."""
+    """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a weighted reward reports it, else the total
+    reward; NaN for unscored responses."""
     correct = [None] * len(scores.values) if scores.correct is None or scores.monitored else scores.correct
     source = [None if value is None else value if c is None else c for value, c in zip(scores.values, correct, strict=True)]
     return torch.tensor([math.nan if x is None else float(x) for x in source], dtype=torch.float64)

@@ -76,7 +76,7 @@ def test_help_lists_options_of_plugins_from_any_directory(tree: Path, tmp_path_f
         ("shout/reward/soft.yml", "rename it to soft.yaml"),
         ("my-plugin/my-plugin.py", "use letters, digits and _ only"),
         ("empty/readme.txt", "no empty.py in it"),
-        ("json/json.py", "import json gives .*rename the folder and json.py"),
+        ("json/json.py", "the module name json is used by .*rename the folder and json.py"),
     ],
 )
 def test_an_invalid_plugin_is_a_one_line_error(tree: Path, file: str, message: str) -> None:

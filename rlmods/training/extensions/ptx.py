@@ -1,4 +1,4 @@
-"""A supervised loss beside the RL loss."""
+"""Supervised loss in addition to the RL loss (PTX)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PTX(Extension):
     def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int) -> None:
         """
         Args:
-            prompts: rows whose `meta["response"]` is imitated.
+            prompts: rows with the target text in `meta["response"]`.
             num_rows: rows of an optimizer step, over all ranks.
         """
         self.coefficient, self.prompts, self.num_rows = coefficient, prompts, num_rows
