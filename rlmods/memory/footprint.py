@@ -146,8 +146,8 @@ class Transformer:
 
 
 def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str, int]:
-    """Return the bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference W
-    (or an adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, not sharded."""
+    """Return the bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference
+    W (or an adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, not sharded."""
     trained, reference, itemsize = networks.trained.values(), networks.reference, devices.stored_itemsize
     gradients = num_bytes(*trained, itemsize=itemsize, trained=True)
     frozen = 0 if reference is None else num_bytes(reference, trained=reference.base_fingerprint is not None)
