@@ -5,8 +5,8 @@ import sys
 
 
 def run() -> None:
-    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them must be caught too."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import: torch's warnings would bury our errors if a rank is lost
+    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them is to be caught too."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import; hides torch's warnings about a lost rank
     import hydra
     from omegaconf import DictConfig
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-FLAT = 2e-6
-"""Relative difference up to which the scores of a group count as equal: about 16 roundings of float32."""
+EQUAL_SCORES_RTOL = 2e-6
+"""Relative difference up to which the scores of a group count as equal: about 16 float32 rounding errors."""
 
 MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf there."""
@@ -43,7 +43,7 @@ def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group
     """Return True on the rows of groups whose scored members all have the same score, among them groups with one or no scored member."""
     high = group_reduce(torch.where(scored, score, -torch.inf), group, "amax")
     low = group_reduce(torch.where(scored, score, torch.inf), group, "amin")
-    return high - low <= FLAT * torch.maximum(high.abs(), low.abs())
+    return high - low <= EQUAL_SCORES_RTOL * torch.maximum(high.abs(), low.abs())
 
 
 def center_by_group(

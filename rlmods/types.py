@@ -32,7 +32,7 @@ def suggest(name: str, known: Iterable[object]) -> str:
 
 
 def objective(default: Any) -> Any:
-    """Return a dataclass field of settings that change what is optimised: a run that departs from the recipe in it is labelled so."""
+    """Return a dataclass field of settings that change what is optimised: if it differs from the recipe, the label of the run shows it."""
     return field(default=default, metadata={"objective": True})
 
 
@@ -89,7 +89,7 @@ class Scores(Sequence[float | None]):
     values: Sequence[float | None]
     """Reward of each response. None (unscored) is not 0: the row is left out of the baseline and of the loss."""
     correct: Sequence[bool | None] | None = None
-    """Unshaped correctness, if the reward knows it. Used for accuracy and by dynamic sampling."""
+    """Unshaped correctness, if the reward reports it. Used for accuracy and by dynamic sampling."""
     monitored: bool = False
     """`correct` is logged only; sampling filters use `values`."""
     terms: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
@@ -139,7 +139,7 @@ class Rows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Experience(Rows):
-    """PolicyOutput responses as tensors, right-padded: what an optimizer step consumes. Column t of every [N, T] speaks of token t."""
+    """Scored responses as right-padded tensors, the input of optimizer steps. Column t of every [N, T] tensor belongs to token t."""
 
     tokens: Int[Tensor, "N T"]
     """Prompt, response, then padding ids (never read)."""
@@ -180,7 +180,7 @@ class Experience(Rows):
 
     @property
     def loss_counts(self) -> Int[Tensor, " 2"]:
-        """Number of tokens and of sequences with loss: this rank's summand of `Totals`."""
+        """Number of tokens and of sequences with loss: this rank's part of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(1).sum()])
 
     def trim(self) -> Experience:
@@ -242,7 +242,7 @@ class PreferenceBatch(Rows):
 
     @property
     def loss_counts(self) -> Int[Tensor, " 2"]:
-        """Number of response tokens, and of prompts with any: this rank's summand of `Totals`."""
+        """Number of response tokens, and of prompts with any: this rank's part of `Totals`."""
         return torch.stack([self.mask.sum(), self.mask.any(2).any(1).sum()])
 
     def trim(self) -> PreferenceBatch:

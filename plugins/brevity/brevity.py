@@ -1,4 +1,4 @@
-"""A reward in one file: `python train.py reward=brevity reward.target=4`."""
+"""Reward for short answers: `python train.py reward=brevity reward.target=4`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Brevity:
-    """Pays 1 for an answer of at most `target` tokens and `target / length` for a longer one."""
+    """Score 1 for an answer of at most `target` tokens, and `target / length` for a longer one."""
 
     target: int = 4
     """Tokens, EOS included."""

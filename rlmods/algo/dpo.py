@@ -13,10 +13,10 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.base import Policy
-from rlmods.preference.terms import imitation
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.preference.terms import sft_loss
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
-from rlmods.training.preference_batch import collate_preferences, mismatched
+from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss
 from rlmods.types import PreferenceBatch, Prompt, Totals, UserError, check_bounds, objective
@@ -64,7 +64,7 @@ class DPO(Learner):
         self.preference, self.precompute = preference, self.settings.reference == "precomputed"
         self.needs_kl = bool(getattr(preference, "needs_kl", False))
         if self.needs_kl and self.precompute:
-            raise UserError("this preference loss scores other pairs of prompt and response in each step: type algo.reference=live")
+            raise UserError("this preference loss needs the reference in every step: type algo.reference=live")
         if preference.needs_reference:
             self.reference = Reference(self.policy)
         self.precomputed: dict[str, Tensor] = {}
@@ -77,7 +77,7 @@ class DPO(Learner):
         num_prompts = self.batch.prompts // self.ranks.world_size // self.batch.minibatches
         if self.needs_kl and num_prompts < 2:
             raise UserError(
-                f"this preference loss reads responses to other prompts of the step, and a rank has {num_prompts}: raise batch.prompts"
+                f"this preference loss compares several prompts in a step, but a rank has {num_prompts}: type a larger batch.prompts"
             )
         if self.reference is not None and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
@@ -104,14 +104,14 @@ class DPO(Learner):
     def precompute_ref_logprobs(self, prompts: Sequence[Prompt]) -> dict[str, Tensor]:
         """Return the reference log-probabilities of all candidates, by prompt id. The ranks share the work."""
         assert self.reference is not None
-        own: dict[str, Tensor] = {}
+        logprobs: dict[str, Tensor] = {}
         for start in range(0, len(prompts), self.batch.prompts):
             batch = prompts[start : start + self.batch.prompts]
             own_prompts = batch[self.ranks.rank :: self.ranks.world_size]
             rows = collate_preferences(own_prompts or batch[:1], self.policy).to(self.device)
-            logprobs = self.score(rows, self.reference.policy).cpu()
-            own |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(own_prompts, logprobs, strict=False)}
-        return {name: row for rank in all_gather(own) for name, row in rank.items()}
+            scores = self.score(rows, self.reference.policy).cpu()
+            logprobs |= {prompt.id: row[: len(prompt.meta["candidates"])] for prompt, row in zip(own_prompts, scores, strict=False)}
+        return {name: row for rank in all_gather(logprobs) for name, row in rank.items()}
 
     @torch.no_grad()
     def score(self, rows: PreferenceBatch, policy: Policy) -> Tensor:
@@ -133,7 +133,7 @@ class DPO(Learner):
     def estimate_kl(self, batch: PreferenceBatch) -> Tensor:
         """Estimate KL(pi || pi_ref) as max(0, mean of log pi / pi_ref) over responses to other prompts, over all ranks (KTO)."""
         assert self.reference is not None
-        pairs = mismatched(batch, self.policy.context_length).to(self.device)
+        pairs = shift_responses(batch, self.policy.context_length).to(self.device)
         log_ratio, present = self.score(pairs, self.policy) - self.score(pairs, self.reference.policy), pairs.mask.any(2)
         total, count = self.ranks.reduce(torch.stack([log_ratio[present].sum(), present.sum()]))
         mean: Tensor = total / count.clamp(min=1)
@@ -144,12 +144,13 @@ class DPO(Learner):
         options = {"kl": self.kl} if self.needs_kl else {}
         losses: Tensor = self.preference(logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options)
         if self.settings.sft_coefficient:
-            losses = losses + self.settings.sft_coefficient * imitation(logprobs, num_tokens, micro.rank)
+            losses = losses + self.settings.sft_coefficient * sft_loss(logprobs, num_tokens, micro.rank)
         present = num_tokens > 0
-        pairs, gap = better(micro.rank, present), gaps(self.preference.reward(logprobs, micro.ref_logprobs, num_tokens), present)
+        rewards = self.preference.reward(logprobs, micro.ref_logprobs, num_tokens)
+        pairs, margins = is_better(micro.rank, present), pairwise_differences(rewards, present)
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean("train/reward_margin", gap, pairs)
-        self.meter.mean("train/pair_accuracy", right(gap), pairs)
+        self.meter.mean("train/reward_margin", margins, pairs)
+        self.meter.mean("train/pair_accuracy", pair_correctness(margins), pairs)
         self.meter.mean("train/chosen_logprob", logprobs, present & (micro.rank == 0))
         self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
         return losses.sum() / totals.sequences
@@ -157,7 +158,7 @@ class DPO(Learner):
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, present = Meter(self.device), rows.mask.any(2)
         reward = self.preference.reward(self.score(rows, self.policy), rows.ref_logprobs, rows.mask.sum(2))
-        meter.mean("val/pair_accuracy", right(gaps(reward, present)), better(rows.rank, present))
+        meter.mean("val/pair_accuracy", pair_correctness(pairwise_differences(reward, present)), is_better(rows.rank, present))
         return meter.compute()
 
 

@@ -19,7 +19,7 @@ class IterativeGRPOSettings(PolicyGradientSettings):
     """Settings of iterative GRPO, `algo.*` in the configuration."""
 
     reference_every: int | None = objective(20)
-    """Iterations of a round."""
+    """Number of iterations of a round."""
     refresh_prompts: int = 256
     """Prompts judged in a round, the same number in each of its iterations."""
     refresh_lr: float = 1e-4
@@ -29,7 +29,7 @@ class IterativeGRPOSettings(PolicyGradientSettings):
     refresh_rows: int = 32
     """Prompts of one optimizer step of the reward model."""
     refresh_replay: float = 0.1
-    """Share of the rankings of earlier rounds."""
+    """Fraction of rankings from earlier rounds among those trained on."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

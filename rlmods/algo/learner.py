@@ -1,4 +1,4 @@
-"""The base of all algorithms: iterations, logging and the checkpoint."""
+"""Base class of all algorithms: iterations, logging and checkpoints."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class NoSettings:
 
 
 class Learner(L.LightningModule):
-    """One `training_step` is one iteration on one batch of prompts.
+    """Base LightningModule, in which one `training_step` is one iteration on one batch of prompts.
 
     The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines `rows` and `loss`. `PolicyGradient` samples
     the responses that it trains on. `iteration` counts completed iterations; schedules, seeds, checkpoints and the log are keyed by it.
@@ -90,7 +90,7 @@ class Learner(L.LightningModule):
         raise NotImplementedError(f"{type(self).__name__} does not define rows")
 
     def loss(self, micro: Any, totals: Totals) -> Tensor:
-        """Return a microbatch's summand of the loss of the optimizer step."""
+        """Return a microbatch's part of the loss of the optimizer step; the loss is the sum of the parts."""
         raise NotImplementedError(f"{type(self).__name__} does not define loss")
 
     def measure(self, rows: Any) -> dict[str, float]:
@@ -112,7 +112,7 @@ class Learner(L.LightningModule):
         return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
 
     def export(self, folder: Path) -> None:
-        """Write what was trained as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
+        """Write the trained model as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
         self.policy.export(folder)
 
     # The iteration
@@ -139,7 +139,7 @@ class Learner(L.LightningModule):
         self.step(minibatch, self.loss, *more)
 
     def minibatches(self, num_rows: int) -> list[Tensor]:
-        """Return the row indices of every optimizer step, shuffled by (seed, iteration, epoch)."""
+        """Return the row indices of each optimizer step, shuffled by (seed, iteration, epoch)."""
         orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
         return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
 
@@ -161,7 +161,7 @@ class Learner(L.LightningModule):
         self.iteration += 1
         times = {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
         metrics = self.meter.compute() | {"train/lr": lr} | times | self.performance()
-        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # a NaN would never leave a coefficient
+        finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # an adaptive coefficient would stay NaN
         for part in (*self.controllers.values(), *self.extensions):
             part.on_iteration_end(finite)
         self.log_row(metrics)
@@ -176,7 +176,7 @@ class Learner(L.LightningModule):
         self.iteration_start = time.perf_counter()
 
     def validate(self) -> None:
-        """Evaluate the held-out prompts. Nothing that is sampled here affects training."""
+        """Evaluate the held-out prompts, without an effect on training."""
         metrics, rows = dict[str, float](), list[dict[str, Any]]()
         # Before the first training step Lightning has not entered the precision context.
         with self.timer.within("validation"), self.trainer.precision_plugin.forward_context():
@@ -190,7 +190,7 @@ class Learner(L.LightningModule):
 
     @torch.no_grad()
     def held_out_metrics(self) -> dict[str, float]:
-        """Return `measure` of the held-out prompts that have the `validation_column`. A rank without any takes part with an empty mask."""
+        """Return `measure` of the held-out prompts that have the `validation_column`. A rank without any contributes an empty mask."""
         prompts = [p for p in self.validation_prompts[: self.validation.max_prompts] if self.validation_column in p.meta]
         if not prompts:
             return {}
@@ -225,7 +225,7 @@ class Learner(L.LightningModule):
     # Lightning hooks
 
     def configure_model(self) -> None:
-        """Shard the networks, among them the reference, if the strategy shards. Lightning calls it before it creates the optimizer."""
+        """Shard the networks and the reference, if the strategy shards. Lightning calls this before it creates the optimizer."""
         strategy: Any = self.trainer.strategy
         if hasattr(strategy, "shard"):
             for network in (*self.networks.values(), *(self.reference.networks if self.reference else ())):
@@ -275,7 +275,7 @@ class Learner(L.LightningModule):
         return self.controllers | {type(extension).__name__: extension for extension in self.extensions}
 
     def state(self) -> dict[str, Any]:
-        """Return what resuming needs beyond what Lightning saves: plain values and tensors that are equal on all ranks."""
+        """Return the state that Lightning does not save: plain values and tensors that are equal on all ranks."""
         return {
             "iteration": self.iteration,
             "optimizer_steps": self.step.num_steps,
@@ -293,7 +293,7 @@ class Learner(L.LightningModule):
         """
         self.iteration, self.step.num_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
         if state["adapter_bases"] != self.adapter_bases:
-            raise UserError("the weights under the adapter are not those that the run began with: give the policy as it was then")
+            raise UserError("the weights under the adapter differ from those that the run began with: type the original policy=")
         if self.reference is not None:
             self.reference.load_state_dict(state["reference"])
         for name, part in self.stateful.items():
@@ -308,8 +308,8 @@ class Learner(L.LightningModule):
     @property
     def adapter_bases(self) -> dict[str, str]:
         """Fingerprints of the frozen weights under adapters, by network."""
-        bases = {name: getattr(network, "base", None) for name, network in self.networks.items()}
-        return {name: base for name, base in bases.items() if base is not None}
+        fingerprints = {name: getattr(network, "base_fingerprint", None) for name, network in self.networks.items()}
+        return {name: x for name, x in fingerprints.items() if x is not None}
 
     def frozen_state(self) -> dict[str, Tensor]:
         """Return the frozen weights under adapters, which a checkpoint omits because loading the policy restores them."""
@@ -318,8 +318,8 @@ class Learner(L.LightningModule):
         return {name: x for name, x in self.state_dict().items() if f"{name}.".startswith(prefixes)}
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        own = {name: part.rank_state() for name, part in self.rank_stateful.items()}
-        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(own)}
+        rank_states = {name: part.rank_state() for name, part in self.rank_stateful.items()}
+        checkpoint["rlmods"] = self.state() | {"ranks": all_gather(rank_states)}
         if not getattr(self.trainer.strategy, "_save_distributed_checkpoint", False):  # a sharded checkpoint holds all weights
             frozen = self.frozen_state()
             checkpoint["state_dict"] = {name: x for name, x in checkpoint["state_dict"].items() if name not in frozen}

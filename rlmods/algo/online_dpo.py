@@ -1,4 +1,4 @@
-"""Direct preference optimisation on the policy's own responses."""
+"""Direct preference optimisation on sampled responses."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class OnlineDPOSettings(DPOSettings):
 
 
 class OnlineDPO(DPO):
-    """Sample responses, rank them with a judge, and make the better ones likelier than the worse ones (arXiv:2402.04792). The preferences
-    are about what the policy generates now, while those of a data set are about the responses of another policy."""
+    """Sample responses, rank them with a judge, and make the better ones likelier than the worse ones (arXiv:2402.04792). Unlike the
+    preferences of a data set, which compare responses of another policy, these compare responses of the current one."""
 
     groups: ClassVar[tuple[str, ...]] = (*DPO.groups, "judge")
     settings_type: ClassVar[type[Any]] = OnlineDPOSettings
@@ -54,7 +54,7 @@ class OnlineDPO(DPO):
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:
-        """A row holds all responses to a prompt."""
+        """Return 1: a row holds all responses to a prompt."""
         return 1
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -64,7 +64,7 @@ class OnlineDPO(DPO):
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
-        """Return sampled responses to each prompt with the judge's ranks, if one is better than another."""
+        """Sample and rank responses; a prompt without a preference between its responses gets an empty row."""
         with self.timer("rollout"):
             responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
         with self.timer("reward"):

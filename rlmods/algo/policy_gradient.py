@@ -20,7 +20,7 @@ from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
-from rlmods.training.metrics import correctness, known, log_critic, log_responses, log_update, sample_rows
+from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
@@ -29,30 +29,30 @@ from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 @dataclass(frozen=True)
 class PolicyGradientSettings:
-    """Settings of the loop, `algo.*` in the configuration. The extensions that they ask for are absent by default."""
+    """Settings of the loop, `algo.*` in the configuration. With the defaults no extension is added."""
 
     entropy_coefficient: float = objective(0.0)
     """Weight of the entropy bonus (nats per token, aggregated like the objective)."""
     target_entropy: float | None = objective(None)
-    """Nats per token to which the weight of the entropy bonus steers the entropy; null: the weight is fixed."""
+    """Target entropy, nats per token, to which the weight of the entropy bonus is adapted; null: the weight is fixed."""
     entropy_rate: float = 0.01
     """Change of the weight per iteration and nat of distance from `target_entropy`."""
     target_kl: float | None = objective(None)
-    """Nats per token. The steps of an iteration end early once a minibatch is 1.5 times as far from the old policy; null: never."""
+    """Target KL from the old policy, nats per token. Above 1.5 times this, the iteration makes no further steps; null: no early stop."""
     overlong_filter: bool = objective(False)
     """Leave truncated responses out of the loss and of its denominators."""
     max_draws: int = 10
     """Batches of prompts that one iteration may sample until `sampling` has kept enough groups."""
     fallback: Literal["train", "skip", "error"] = "train"
-    """What happens then: train on the kept groups, skip the iteration, or stop with an error."""
+    """Action if too few groups are kept after `max_draws` batches: train on them, skip the optimizer steps, or stop with an error."""
     surplus: Literal["keep", "drop"] = "keep"
-    """Kept groups beyond what an iteration needs wait for the next one, or are dropped (and counted)."""
+    """Kept groups that an iteration does not need: keep them for the next one, or drop (and count) them."""
     normalize_reward: bool = objective(False)
     """Normalise rewards by their running mean and standard deviation."""
     clip_reward: float | None = objective(None)
     """Bound on the absolute reward, after normalisation; null: none."""
     replay_fraction: float = objective(0.0)
-    """Number of rows of earlier iterations that are trained on again, by number of fresh rows; 0: no replay."""
+    """Number of replayed rows of earlier iterations relative to the number of fresh rows; 0: no replay."""
     replay_staleness: int = 4
     """Iterations for which a row can be replayed."""
     reference_every: int | None = objective(None)
@@ -76,9 +76,9 @@ COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, beside the regression of a critic if there is one.
+    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, and regress the critic on the returns if there is one.
 
-    All parts are given; a subclass is a paper's objective, and its option in `conf/algo/` the parts that make it.
+    The parts are constructor arguments. A subclass documents the objective of a paper; its option in `conf/algo/` selects the parts.
     """
 
     groups: ClassVar[tuple[str, ...]] = (
@@ -175,8 +175,8 @@ class PolicyGradient(Learner):
             return
         if num_ready < num_groups and self.settings.fallback == "error":
             raise UserError(
-                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only {num_ready} of {num_groups} groups are worth "
-                "training on; try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
+                f"iteration {self.iteration + 1}: after {self.buffer.num_pushed} draws only {num_ready} of {num_groups} groups are "
+                "kept; try another data level, sampling=fixed, algo.max_draws=N or algo.fallback=train"
             )
         self.meter.mean("train/draws", self.buffer.num_pushed)
         self.meter.mean("train/short_of_groups", float(num_ready < num_groups))
@@ -216,11 +216,11 @@ class PolicyGradient(Learner):
         scaled = replace(scores, values=self.scale(scores.values))
         batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.routers:
-            batch = replace(batch, routed_experts=self.policy.routers.blank(batch.tokens))
+            batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
         return batch.to(self.device)
 
     def scale(self, values: Sequence[float | None]) -> list[float | None]:
-        """Return normalised and clipped rewards, if the settings ask for it."""
+        """Normalise and clip rewards, if the settings say so."""
         return list(values) if self.reward_scale is None else [self.reward_scale(value) for value in values]
 
     def add_greedy_baseline(self, batch: Experience, prompts: Sequence[Prompt]) -> Experience:
@@ -233,7 +233,7 @@ class PolicyGradient(Learner):
             responses: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
         with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
-        values, scored = known(self.scale(scores.values))
+        values, scored = values_and_mask(self.scale(scores.values))
         self.meter.mean("train/greedy_reward", values, scored)
         self.meter.mean("train/greedy_unscored_fraction", (~scored).double())
         for name, count in scores.counts.items():
@@ -248,7 +248,7 @@ class PolicyGradient(Learner):
         if self.critic is not None or kl_in_reward:
             output = self.scorer.score(batch, self.policy, critic=True)
             values = batch.values if self.critic is None else output.values
-            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routes)
+            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
         if self.reference is not None:
             batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             if kl_in_reward:
@@ -260,7 +260,7 @@ class PolicyGradient(Learner):
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
         if getattr(self.advantage, "needs_steps", False):
             if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, and there is one for each response: type reward=process")
+                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
             credit = self.advantage(*inputs, steps=batch.steps)  # type: ignore[call-arg]
         else:
             credit = self.advantage(*inputs)
@@ -279,7 +279,7 @@ class PolicyGradient(Learner):
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
         if (scores.correct is None or scores.monitored) and not keep.all() and self.total_batches == 1:
-            rank_zero_warn("sampling drops groups by their total reward, as this reward does not say which answers are correct")
+            rank_zero_warn("sampling drops groups by their total reward, because this reward does not report correctness")
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
@@ -382,8 +382,8 @@ class PolicyGradient(Learner):
 
     @property
     def stateful(self) -> dict[str, Any]:
-        own = {"buffer": self.buffer} | ({} if self.reward_scale is None else {"reward_scale": self.reward_scale})
-        return super().stateful | own
+        parts = {"buffer": self.buffer} | ({} if self.reward_scale is None else {"reward_scale": self.reward_scale})
+        return super().stateful | parts
 
     def state(self) -> dict[str, Any]:
         return super().state() | {"total_batches": self.total_batches}

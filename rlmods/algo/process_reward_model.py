@@ -25,7 +25,7 @@ from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
 
 class ProcessRewardModel(Learner):
     """Train a model that classifies each step as correct or not: `-mean over steps of l log p + (1 - l) log(1 - p)`, with l the label and
-    p the sigmoid of the number at the step's last token. The end-of-text token belongs to the last step.
+    p the sigmoid of the score at the step's last token. The end-of-text token belongs to the last step.
 
     Reads `prompt.meta["steps"]`, whose concatenation is the response, and `["step_labels"]`, 0 to 1. "Let's verify step by step"
     (arXiv:2305.20050, section 2.6) and Math-Shepherd (arXiv:2312.08935, equation 2).
@@ -53,7 +53,7 @@ class ProcessRewardModel(Learner):
         self.scalar.export(folder)
 
     def rows(self, prompts: Sequence[Prompt]) -> Experience:
-        """`mask` and `steps` are True on the last token of each step, and `rewards` are the labels there."""
+        """Return rows whose `mask` and `steps` are True on the last token of each step, where `rewards` are the labels."""
         responses, ends = zip(*(self.response(prompt) for prompt in prompts), strict=True)
         scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
         rows = collate(responses, scores, group, policy_version=self.iteration, pad_id=self.scalar.pad_id)
@@ -67,7 +67,7 @@ class ProcessRewardModel(Learner):
         """Return the token ids of the whole text, encoded like a sampled response, and the column of each step's last token.
 
         Raises:
-            UserError: a step without a token of its own.
+            UserError: a step that is empty or shares its last token with another step.
         """
         steps = prompt.meta["steps"]
         prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
@@ -93,8 +93,8 @@ class ProcessRewardModel(Learner):
             predicted, labelled = first_true(steps & (logits < 0)), first_true(steps & (micro.rewards < 0.5))
             meter.mean("val/first_error_accuracy", (predicted == labelled).double(), steps.any(1))
             parts.append((logits[steps], (micro.rewards >= 0.5)[steps]))
-        own = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        logits, labels = (torch.cat(ranks) for ranks in zip(*all_gather(own), strict=True))
+        columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        logits, labels = (torch.cat(ranks) for ranks in zip(*all_gather(columns), strict=True))
         return meter.compute() | {"val/auc": auc(logits, labels)}
 
 

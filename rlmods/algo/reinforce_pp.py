@@ -16,5 +16,5 @@ class ReinforcePPBaseline(PolicyGradient):
     """REINFORCE++ with several samples per prompt (arXiv:2501.03262), whose mean reward is subtracted first, so that prompts of different
     difficulty are comparable.
 
-    The objective of REINFORCE++ with `G_t - mean(R)` over the prompt's responses in place of `G_t`: GRPO's mean without its deviation.
+    The objective of REINFORCE++ with `G_t - mean(R)` over the prompt's responses in place of `G_t`: GRPO's baseline without its divisor.
     """

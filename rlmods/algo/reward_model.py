@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.scalar import POOLINGS, ScalarModel
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
 from rlmods.training.ranking_metrics import auc, calibration_error, correlation
@@ -25,7 +25,7 @@ class RewardModelSettings:
     """Settings of reward models, `algo.*` in the configuration."""
 
     pooling: Literal["last", "mean", "sum", "max", "min"] = "last"
-    """How the numbers at the tokens of a response become its score; last: the number at its end-of-text token."""
+    """Reduction of the scores at the tokens of a response to one score; last: the score at its end-of-text token."""
     centre: float = objective(0.0)
     """Weight of the squared sum of a prompt's scores, which keeps them near 0 (arXiv:2312.09244)."""
     zero_mean: bool = True
@@ -40,8 +40,8 @@ class RewardModelSettings:
 
 
 class RewardModel(Learner):
-    """Train a reward model with a `ranking` loss (InstructGPT, arXiv:2203.02155, section 3.5): the policy's trunk with a head of one
-    number, so that better responses score higher. The policy itself is neither trained nor saved.
+    """Train a reward model with a `ranking` loss (InstructGPT, arXiv:2203.02155, section 3.5): the policy's trunk with a scalar head,
+    so that better responses score higher. The policy itself is neither trained nor saved.
 
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
@@ -86,7 +86,7 @@ class RewardModel(Learner):
         scores, present = self.scores(micro), micro.mask.any(2)
         losses = self.losses(scores, micro)
         self.meter.mean("train/loss", losses, present.any(1))
-        self.meter.mean("train/pair_accuracy", right(gaps(scores, present)), better(micro.rank, present))
+        self.meter.mean("train/pair_accuracy", pair_correctness(pairwise_differences(scores, present)), is_better(micro.rank, present))
         self.meter.mean("train/score", scores, present)
         return losses.sum() / totals.sequences
 
@@ -94,19 +94,19 @@ class RewardModel(Learner):
         meter, parts = Meter(self.device), []
         for micro, _ in self.microbatches(rows):
             scores, num_tokens, present = self.scores(micro), micro.mask.sum(2), micro.mask.any(2)
-            pairs, gap = better(micro.rank, present), gaps(scores, present)
+            pairs, differences = is_better(micro.rank, present), pairwise_differences(scores, present)
             meter.mean("val/loss", self.losses(scores, micro), present.any(1))
-            meter.mean("val/pair_accuracy", right(gap), pairs)
+            meter.mean("val/pair_accuracy", pair_correctness(differences), pairs)
             compared = present & pairs.flatten(1).any(1)[:, None]
-            parts.append((gap[pairs], scores[present], num_tokens[present].float(), scores[compared], (micro.rank == 0)[compared]))
-        own = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
-        gap, score, num_tokens, compared_score, is_best = (torch.cat(ranks) for ranks in zip(*all_gather(own), strict=True))
+            parts.append((differences[pairs], scores[present], num_tokens[present].float(), scores[compared], (micro.rank == 0)[compared]))
+        columns = [torch.cat(column).cpu() for column in zip(*parts, strict=True)]
+        differences, score, num_tokens, compared_score, is_best = (torch.cat(x) for x in zip(*all_gather(columns), strict=True))
         if self.settings.zero_mean:
             self.scalar.metadata["offset"] = float(score.double().mean())
-        both_ways = torch.cat([gap, -gap])
+        both_orders = torch.cat([differences, -differences])
         return meter.compute() | {
             "val/auc": auc(compared_score, is_best),
-            "val/calibration": calibration_error(both_ways.sigmoid(), torch.arange(len(both_ways)) < len(gap)),
+            "val/calibration": calibration_error(both_orders.sigmoid(), torch.arange(len(both_orders)) < len(differences)),
             "val/length_correlation": correlation(score, num_tokens),
         }
 

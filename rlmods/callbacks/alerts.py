@@ -136,7 +136,7 @@ def _length(start: Stats, now: Stats, best: Stats, limits: Thresholds) -> list[A
     detail = ""
     if top and terms[top] >= limits.correlation:
         detail = f", most of all the term {top.removeprefix(TERM_PREFIX)} ({terms[top]:.2f})"
-    message = f"pays for length: among equally correct answers reward and length correlate at {correlation:.2f}{detail}, "
+    message = f"the reward grows with length: among equally correct responses their correlation is {correlation:.2f}{detail}, "
     message += f"and the mean length went from {before:.1f} to {after:.1f} tokens"
     return [Alert("length", message, correlation, _num_tokens)]
 

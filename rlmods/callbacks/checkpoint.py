@@ -118,7 +118,7 @@ class IterationCheckpoint(Callback):
     def _save(self, trainer: Trainer, learner: Any) -> None:
         """Save a checkpoint; a collective, as a sharded strategy writes from all ranks, into a folder instead of a file."""
         iteration = learner.iteration
-        if iteration == self._last_attempt:  # a batch of prompts need not complete an iteration
+        if iteration == self._last_attempt:  # an iteration may take several batches of prompts
             return
         self._last_attempt = iteration
         final = self.folder / CHECKPOINT_NAME.format(iteration)

@@ -97,8 +97,8 @@ class Guard(Callback):
         atomic_write(path, content.getvalue())
         raise UserError(f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)")
 
-    def _report(self, trainer: Trainer, state: str, bound: str) -> None:
-        message = f"{state}, beyond callbacks.guard.{bound} for {self.patience} iterations in a row"
+    def _report(self, trainer: Trainer, description: str, bound: str) -> None:
+        message = f"{description}, beyond callbacks.guard.{bound} for {self.patience} iterations in a row"
         if self.action == "stop":
             trainer.should_stop = True
             self._error = f"{message}: training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"

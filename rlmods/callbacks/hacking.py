@@ -1,4 +1,4 @@
-"""Monitor that warns of reward hacking during a run."""
+"""Monitor of reward hacking during a run."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from rlmods.types import UserError
 
 
 class HackingMonitor(Callback):
-    """Compare the latest iterations of an online run with its first, and with those of the highest accuracy (or `val/gold_reward`).
+    """Warn of reward hacking: compare the latest iterations of a run with its first and with its best ones (accuracy or `val/gold_reward`).
 
     An alert is reported once, and again only after it has cleared: a line and example responses on the terminal, a row `hacking/<kind>` in
-    metrics.jsonl, and a row in `path`. Kinds: `length` (the reward pays for length), `gap` (the reward rises while the accuracy falls),
+    metrics.jsonl, and a row in `path`. Kinds: `length` (the reward grows with length), `gap` (the reward rises while the accuracy falls),
     `frontier` (the KL to the reference grows while the accuracy falls), `diversity`, `repetition`, `truncation`, `collapse/<term>`,
     `graders/<term>/<count>`. Uses the responses of the first rank, and metrics of all.
     """

@@ -97,7 +97,7 @@ class HeartbeatStore:
         return None
 
     def find_hanging(self, timeout_s: float) -> tuple[str, list[int]] | None:
-        """Return an error message and the ranks that are behind, if no rank has made progress for `timeout_s`."""
+        """Return an error message and the ranks with the least progress, if no rank has made progress for `timeout_s`."""
         idle_s = time.monotonic() - max(self.last_progress.values())
         if idle_s < timeout_s or any(heartbeat.exit_reason is not None for heartbeat in self.heartbeats.values()):
             return None

@@ -130,7 +130,7 @@ def format_iteration(metrics: Metrics, seconds: float) -> str:
         details.append(f"clip low {clip[0]:.2f} high {clip[1]:.2f}")
     if metrics.get("train/skipped_steps") == 1:
         unscored = metrics.get("train/unscored_fraction") == 1
-        details.append("no step: every response is unscored" if unscored else "no step: nothing to learn from")
+        details.append("no step: every response is unscored" if unscored else "no step: no learning signal")
     if "train/grad_norm" in metrics:
         details.append(f"grad {metrics['train/grad_norm']:.2g}")
     return "  ".join([*details, f"{seconds:.1f} s"])

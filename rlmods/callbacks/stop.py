@@ -64,7 +64,7 @@ class GracefulStop(Callback):
         return {None: 1, int(signal.SIGINT): 130}.get(self.signal, EX_TEMPFAIL)
 
     def stop_after_lost_rank(self, why: str) -> bool:
-        """Return True, and stop this rank too, if the lost rank met its deadline or this rank has received a signal as well."""
+        """Return True, and stop this rank too, if the lost rank reached its deadline or this rank has received a signal."""
         if self._received or DeadlineError.__name__ in why:
             self.signal, self.iteration_aborted = self._received or int(signal.SIGTERM), True
         return self.iteration_aborted
@@ -100,7 +100,7 @@ class GracefulStop(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, learner: Any, *args: Any) -> None:
         """Agree on a signal between ranks, once per iteration, after its validation."""
-        if learner.iteration == self._iteration:  # a batch of prompts need not complete an iteration
+        if learner.iteration == self._iteration:  # an iteration may take several batches of prompts
             return
         self._iteration = learner.iteration
         now = time.monotonic()
@@ -113,8 +113,8 @@ class GracefulStop(Callback):
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
-        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets all signals: its own handler would
-        forward them to ranks that are busy."""
+        """Restore Ctrl-C, after the last checkpoint. The other handlers stay until Lightning resets all signals, because its own handler
+        would forward them to ranks that are busy."""
         self._restore_handler(signal.SIGINT)
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""Table of a run's settings, printed before it starts."""
+"""Table of a run's settings, printed before training starts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     ref_parameters = list(learner.reference.policy.trainable_tensors().values()) if learner.reference else []
     sizes = {name: _millions(network.parameters(), without=ref_parameters) for name, network in learner.networks.items()}
     trained = _millions(p for p in learner.networks[main].parameters() if p.requires_grad)
-    share = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
+    trained_part = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
     shown = (*plan.parts, "data", "policy", "adapter")
-    reference = f"a frozen copy{' of what is trained' * bool(share)}, {_millions(ref_parameters):.2f}M more"
-    release = ", freed after it has scored the data" if getattr(learner, "precompute", False) else ""
+    reference = f"a frozen copy{' of the trained weights' * bool(trained_part)}, {_millions(ref_parameters):.2f}M more"
+    release = ", freed after scoring the data" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
     passes = "" if online else f" = {length * batch.prompts / len(plan.splits.train):.2g} passes over the data"
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in shown),
-        main: f"{sizes[main]:.1f}M parameters{share}, {dtype}",
+        main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
         "data": f"{len(plan.splits.train)} training prompts, {len(plan.splits.val)} validation prompts",

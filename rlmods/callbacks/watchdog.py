@@ -21,10 +21,11 @@ STORE_IS_GONE = "rank 0 is gone: its store does not answer"
 
 
 class Watchdog(Callback):
-    """With several ranks, a thread on each publishes a heartbeat once a second, over a connection of its own.
+    """End all ranks if one dies or hangs: a thread on each rank publishes a heartbeat once a second, over a connection of its own.
 
-    A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank makes progress for `timeout_s`, those that
-    are behind hang. Then every rank prints which rank it was and in which phase, a hanging rank dumps its stacks, and all ranks exit.
+    A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank makes progress for `timeout_s`, the
+    ranks with the least progress hang. Then every rank prints the lost or hanging ranks and their phases, a hanging rank dumps its stacks,
+    and all ranks exit.
     """
 
     def __init__(self, timeout_s: float = 1800.0, lost_s: float = 60.0) -> None:
@@ -60,7 +61,7 @@ class Watchdog(Callback):
         self._finish(learner, "")
 
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
-        """Replace the error of a collective that a lost rank has broken by the name of that rank, and set `trainer.lost` to it."""
+        """If a collective failed because of a lost rank, replace its error by one that names the rank, and set `trainer.lost` to it."""
         if self._thread is None:
             return
         if isinstance(exception, RuntimeError) and not isinstance(exception, UserError) and (lost := self._wait_for_lost()):
@@ -80,7 +81,7 @@ class Watchdog(Callback):
             self._publish(learner, exit_reason=exit_reason)
         except RuntimeError:
             if exit_reason:
-                print("watchdog: cannot tell the other ranks that this one has failed: the store is gone", file=sys.stderr)
+                print("watchdog: the failure of this rank cannot be published, because the store is gone", file=sys.stderr)
 
     def _count_forward(self, *_: Any) -> None:
         self._forward_count += 1

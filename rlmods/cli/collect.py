@@ -83,15 +83,15 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     rollout.sync(policy, iteration=0)
     with progress("sampling", batch.samples * len(remaining)) as update:
         for start in range(0, len(remaining), batch.prompts):
-            some = remaining[start : start + batch.prompts]
+            chunk = remaining[start : start + batch.prompts]
             if hasattr(rollout, "on_tokens"):
                 rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(before + done)
-            responses = rollout.generate(some, samples=batch.samples, iteration=0)
-            for i, prompt in enumerate(some):
+            responses = rollout.generate(chunk, samples=batch.samples, iteration=0)
+            for i, prompt in enumerate(chunk):
                 candidates, dropped = deduplicate(responses[i * batch.samples : (i + 1) * batch.samples], settings.near)
                 row = _prompt_row(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}
                 output.add(row, keep=len(candidates) >= settings.min_candidates)
-            update((start + len(some)) * batch.samples)
+            update((start + len(chunk)) * batch.samples)
     return _summary(output)
 
 
@@ -113,7 +113,7 @@ def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Respon
 
 
 def similarity(first: str, second: str) -> float:
-    """|P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation marks of two texts, start and end included.
+    """Return |P & Q| / |P | Q|, the Jaccard index of the pairs of adjacent words and punctuation marks of two texts, with start and end.
 
     Ignores case. 1 for equal texts, 0 for texts that share no pair; symmetric; sensitive to word order, unlike an index of single words.
     """
@@ -127,7 +127,9 @@ def _is_count(value: Any) -> bool:
 
 def _check_samples(samples: int, min_candidates: int, temperature: float) -> None:
     if samples < min_candidates:
-        raise UserError(f"batch.samples={samples} cannot give min_candidates={min_candidates}: type batch.samples={max(min_candidates, 8)}")
+        raise UserError(
+            f"batch.samples={samples} is less than min_candidates={min_candidates}: type batch.samples={max(min_candidates, 8)}"
+        )
     if temperature == 0 and samples > 1:
         raise UserError("rollout.temperature=0 samples the same response every time: type rollout.temperature=1")
 
@@ -139,7 +141,7 @@ def _policy(model: str | Path | None, config: DictConfig) -> Policy:
 
 
 def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, samples: int, settings: Settings) -> dict[str, Any]:
-    """Everything that determines the candidates of a prompt."""
+    """Return the settings that determine the candidates of a prompt."""
     source, data, rollout = (OmegaConf.to_container(config[group], resolve=True) for group in ("policy", "data", "rollout"))
     assert isinstance(rollout, dict)
     rollout.pop("batch_size", None)  # changes the speed only
@@ -151,7 +153,7 @@ def _provenance(model: str | Path | None, config: DictConfig, policy: Policy, sa
 
 
 def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
-    """The prompts without a row. Raises: UserError if the prompt of an existing row has changed."""
+    """Return the prompts without a row. Raises: UserError if the prompt of an existing row has changed."""
     done = output.rows
     for prompt in prompts:
         row = done.get(prompt.id)

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from rich import progress as bars
 from rich.console import Console
 
-from rlmods.cli.console import plain_errors, quiet
+from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.config import plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
@@ -51,7 +51,7 @@ def command(
         sys.exit(0 if arguments else 2)
     try:
         with plain_errors():
-            quiet()
+            silence_libraries()
             plugins.register()
             name.register()
             result = action()
@@ -68,7 +68,7 @@ def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path,
     """
     for override in overrides:
         if re.match(r"[+~]*policy\b", override):
-            raise UserError(f"{override}: the policy is {source}; drop one of the two")
+            raise UserError(f"{override}: the policy is {source}; remove one of the two")
     saved = Path(source).expanduser() / "config.yaml"
     return exported(source), saved if saved.is_file() else None
 
@@ -83,7 +83,7 @@ def configuration(
         settings: dataclass whose fields are added as top-level keys.
 
     Raises:
-        UserError: Hydra refuses an override.
+        UserError: Hydra rejects an override.
     """
     extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
     overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
@@ -101,7 +101,7 @@ def configuration(
 
 
 def _config_with_run(saved: Path, keys: set[str]) -> dict[str, Any]:
-    """The primary configuration with the groups and settings in `keys` taken from a run, so that overrides apply to the run's values."""
+    """Return the primary configuration with the groups and settings in `keys` from a run, so that overrides apply to the run's values."""
     primary, run = (OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "train.yaml", saved))
     assert isinstance(primary, dict)
     assert isinstance(run, dict)
@@ -141,7 +141,7 @@ class Output:
 
 
 def dropped_path(path: Path) -> Path:
-    """Path of the file of dropped rows."""
+    """Return the path of the file of dropped rows."""
     return path.with_name(f"{path.name}.dropped.jsonl")
 
 
@@ -152,7 +152,7 @@ def _id(row: Mapping[str, Any], path: Path) -> str:
 
 
 def _flatten(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and values of nested mappings."""
+    """Yield the dotted keys and the values of nested mappings."""
     if isinstance(node, Mapping):
         for key, value in node.items():
             yield from _flatten(value, f"{prefix}.{key}" if prefix else str(key))

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import transformers
 
 from rlmods.config.overrides import explain_override
-from rlmods.config.plugins import explain
+from rlmods.config.plugins import explain_plugin_error
 from rlmods.types import UserError
 
 IGNORED_WARNINGS = (
@@ -31,12 +31,12 @@ def plain_errors() -> Iterator[None]:
     except UserError as error:
         sys.exit(f"error: {error}")
     except Exception as error:
-        if (user_error := explain(error) or explain_override(error)) is None:
+        if (user_error := explain_plugin_error(error) or explain_override(error)) is None:
             raise
         sys.exit(f"error: {user_error}")
 
 
-def quiet() -> None:
+def silence_libraries() -> None:
     """Silence library warnings that a user cannot act on, and print other warnings on one line, without their source location."""
     warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
     for pattern in IGNORED_WARNINGS:

@@ -59,7 +59,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
     if saved is not None and not any(override.lstrip("+~").startswith("reward") for override in overrides):
-        _keep_up(config, Path(model))
+        _use_trained_reward_models(config, Path(model))
     reward, rollout = instantiate(config.reward, "reward"), instantiate(config.rollout, "rollout")
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
@@ -73,8 +73,8 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     return {"model": source, "prompts": len(prompts), **dict(sorted(metrics.items()))}
 
 
-def _keep_up(config: DictConfig, export: Path) -> None:
-    """Replace the reward models of terms with a nonzero weight by those that the run has trained further, in place."""
+def _use_trained_reward_models(config: DictConfig, export: Path) -> None:
+    """Set the reward models of terms with a nonzero weight to those that the run has trained further, in place."""
     trained = [str(path) for path in sorted(export.glob("reward_model*"))]
     for term in config.reward.get("terms", {}).values() if trained else ():
         if term.reward.get("_target_") == "rlmods.reward.Neural" and term.get("weight", 1.0):
@@ -91,13 +91,15 @@ def _load_reference(source: str) -> Policy:
 
 @torch.no_grad()
 def kl_from(reference: Policy, policy: Policy, rollout: Any, prompts: Sequence[Prompt], samples: int, token_budget: int) -> float:
-    """KL(pi || pi_ref) in nats per token: the mean of log pi - log pi_ref over the tokens of responses sampled from pi (k1).
+    """Return KL(pi || pi_ref) in nats per token: the mean of log pi - log pi_ref over the tokens of responses sampled from pi (k1).
 
     Raises:
         UserError: the two have different vocabularies.
     """
     if policy.tokenizer.get_vocab() != reference.tokenizer.get_vocab():
-        raise UserError("reference: its tokens are not those of the graded model, so their KL is undefined; choose another reference=")
+        raise UserError(
+            "reference: its vocabulary differs from that of the evaluated model, so their KL is undefined; type another reference="
+        )
     rollout.sync(policy, iteration=0)
     responses = rollout.generate(prompts, samples=samples, iteration=0)
     scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))

@@ -69,23 +69,23 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     judge, judge_settings = instantiate(config.judge, "judge"), OmegaConf.to_container(config.judge, resolve=True)
     assert isinstance(judge_settings, dict)
     if getattr(judge, "needs_answer", False) and all(row.get("answer") is None for row in rows):
-        raise UserError(f"{source}: the judge needs gold answers, and no row has one: type judge=neural or judge=llm")
+        raise UserError(f"{source}: the judge needs gold answers, but no row has one: type judge=neural or judge=llm")
     weights = {"weights": [fingerprint(network) for network in judge.scorer.networks]} if isinstance(judge, Neural) else {}
     provenance = {key: value for key, value in judge_settings.items() if key not in REQUEST_SETTINGS} | weights
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
     remaining = _remaining(rows, output)
     with progress("judging", len(remaining)) as update:
         for start in range(0, len(remaining), ROWS_PER_CALL):
-            some = remaining[start : start + ROWS_PER_CALL]
-            for row, (ranks, verdicts) in zip(some, rankings(judge, [(_prompt(row), _texts(row)) for row in some]), strict=True):
+            chunk = remaining[start : start + ROWS_PER_CALL]
+            for row, (ranks, verdicts) in zip(chunk, rankings(judge, [(_prompt(row), _texts(row)) for row in chunk]), strict=True):
                 output.add(row | {"ranks": ranks, "verdicts": verdicts}, keep=settings.keep_ties or _has_preference(ranks))
-            update(start + len(some))
+            update(start + len(chunk))
     counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
 
 
 def kappa(first: str, second: str) -> dict[str, Any]:
-    """Agreement of two labelled files on the rows they have in common.
+    """Return the agreement of two labelled files on the rows they have in common.
 
     Raises:
         UserError: a file cannot be read or is not labelled, the files share no row, or the candidates of a shared row differ.
@@ -123,7 +123,7 @@ def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
 
 
 def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str, Any]]:
-    """The rows that are not labelled yet. Raises: UserError if a row was labelled with other candidates."""
+    """Return the rows that are not labelled yet. Raises: UserError if a row was labelled with other candidates."""
     done = output.rows
     for row in rows:
         if row["id"] in done and _texts(done[row["id"]]) != _texts(row):
@@ -141,7 +141,7 @@ def _texts(row: Mapping[str, Any]) -> list[str]:
 
 
 def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:
-    """Verdicts on the pairs of a row, derived from its ranks if it has no verdicts. Raises: UserError if the row is not labelled."""
+    """Return the verdicts on the pairs of a row, or derive them from its ranks. Raises: UserError if the row is not labelled."""
     if "verdicts" in row:
         return list(row["verdicts"])
     if "ranks" not in row:

@@ -17,7 +17,7 @@ from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
 from rlmods.callbacks.stop import DeadlineError
 from rlmods.callbacks.table import show_plan
 from rlmods.callbacks.watchdog import RESUME_HINT
-from rlmods.cli.console import plain_errors, quiet
+from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
@@ -40,7 +40,7 @@ def main(config: DictConfig) -> None:
 
 
 def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
-    """Print how to resume and exit. Other ranks than the first exit with 0: launchers take a nonzero status there for a crash."""
+    """Print how to resume and exit. Other ranks than the first exit with 0: launchers would treat a nonzero status there as a crash."""
     if not is_first_rank():
         sys.exit(0)
     last_saved = max((iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0)
@@ -53,7 +53,7 @@ def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) ->
 
 
 def _graceful_stop(trainer: Any) -> GracefulStop:
-    """The trainer's `GracefulStop`, or a new one if the user removed it."""
+    """Return the trainer's `GracefulStop`, or a new one if the user removed it."""
     return next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
 
 
@@ -78,7 +78,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     Raises:
         UserError: a user's mistake.
     """
-    quiet()
+    silence_libraries()
     plan = compose.plan(config, choices, overrides)
     learner = plan.learner()
     num_ranks = plan.num_ranks()

@@ -29,7 +29,7 @@ from rlmods.memory.inputs import Devices, build_networks, num_bytes, optimizer_c
 from rlmods.types import UserError
 
 USABLE = 0.9
-"""Share of a GPU for tensors; the rest is for the CUDA context, NCCL buffers and fragmentation."""
+"""Fraction of GPU memory for tensors; the rest is for the CUDA context, NCCL buffers and fragmentation."""
 GIB = 2**30
 
 
@@ -68,19 +68,19 @@ def predict(overrides: Sequence[str]) -> Prediction:
     with open_dict(config):
         for field in fields(Settings):
             del config[field.name]
-    own = tuple(f"{f.name}=" for f in fields(Settings))
-    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own)])
+    own_options = tuple(f"{f.name}=" for f in fields(Settings))
+    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own_options)])
     if config.policy.get("quantization") is not None:
         raise UserError("policy.quantization: quantized weights are not predicted; type policy.quantization=null for an upper bound")
     devices = Devices.from_config(config.trainer, settings.num_gpus)
     if devices.ranks != settings.num_gpus and any(override.startswith("num_gpus=") for override in overrides):
-        raise UserError(f"num_gpus={settings.num_gpus}, and this trainer has {devices.ranks}: type trainer=fsdp or trainer=ddp")
+        raise UserError(f"num_gpus={settings.num_gpus}, but this trainer has {devices.ranks}: type trainer=fsdp or trainer=ddp")
     plan.batch.check_ranks(devices.ranks, plan.algorithm.rows_per_prompt(plan.batch))
     return Prediction(plan, devices, settings, footprint(plan, build_networks(plan), devices))
 
 
 def report(prediction: Prediction) -> str:
-    """Table of parts and stages, the peak, and overrides that lower it."""
+    """Return the table of parts and stages, the peak, and overrides that lower it."""
     memory, devices, gpu_gib = prediction.footprint, prediction.devices, prediction.settings.gpu_gib
     parts = dict.fromkeys(part for stage in memory.device.values() for part in stage)
     sizes = {part: [stage.get(part, 0) / GIB for stage in memory.device.values()] for part in parts}
@@ -90,17 +90,17 @@ def report(prediction: Prediction) -> str:
     peak, usable = f"peak: {memory.peak / GIB:.2f} GiB ({memory.peak / 2**20:.0f} MiB) in {memory.peak_stage}", USABLE * gpu_gib
     fits = not devices.on_cpu and memory.peak <= usable * GIB
     if not devices.on_cpu:
-        peak += f"; {'fits' if fits else 'does not fit'} {devices.ranks} x {gpu_gib:g} GiB, of which {usable:g} can be used"
+        peak += f"; {'fits' if fits else 'does not fit'} {devices.ranks} x {gpu_gib:g} GiB, of which {usable:g} GiB are usable"
     text.append(peak)
     if memory.host:
         text.append("CPU memory: GiB of rank 0: " + ", ".join(f"{stage} {size / GIB:.2f}" for stage, size in memory.host.items()))
     if overrides := advise(prediction)[:3]:
-        text.append(f"{'would lower it' if fits else 'turn down first'}: {', then '.join(overrides)}")
+        text.append(f"to lower it, type {', then '.join(overrides)}")
     return "\n".join(text)
 
 
 def advise(prediction: Prediction) -> list[str]:
-    """Overrides that lower the peak: those that act on most bytes of its stage first."""
+    """Return overrides that lower the peak, those that affect the most bytes first."""
     plan, devices, memory = prediction.plan, prediction.devices, prediction.footprint
     stage, batch_size = memory.device[memory.peak_stage], plan.config.rollout.get("batch_size", 1)
     generates, trainable = "key-value cache" in stage, "adapter" in plan.algorithm.groups and isinstance(plan.adapter, NoAdapter)
@@ -133,15 +133,15 @@ LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "p
 
 
 def table() -> str:
-    """Bytes per parameter of the policy that a rank holds in every stage."""
+    """Return the table of bytes per parameter of the policy that a rank holds in every stage."""
     trainers = [configuration([f"trainer={name}", *more]).trainer for name, *more in map(str.split, STRATEGIES.values())]
     lines = []
     for algorithm in ALGORITHMS:
         overrides = [*f"algo={algorithm}".split(), *LARGE]
         plan = compose.plan(configuration(overrides), {}, overrides)
-        built, copies = build_networks(plan), optimizer_copies(plan.config.optimizer)
-        per_rank = [sum(persistent(built, Devices.from_config(trainer, 8), copies).values()) for trainer in trainers]
-        lines.append([f"`algo={algorithm}`", *(f"{4 * size / num_bytes(built.trained['policy']):.1f}" for size in per_rank)])
+        networks, copies = build_networks(plan), optimizer_copies(plan.config.optimizer)
+        per_rank = [sum(persistent(networks, Devices.from_config(trainer, 8), copies).values()) for trainer in trainers]
+        lines.append([f"`algo={algorithm}`", *(f"{4 * size / num_bytes(networks.trained['policy']):.1f}" for size in per_rank)])
     return _markdown(["bytes per parameter", *STRATEGIES], lines)
 
 

@@ -64,7 +64,7 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
 
 
 def list_plugins() -> dict[str, Any]:
-    """Folder and options of every plugin, by name."""
+    """Return folder and options of every plugin, by name."""
     return {source.name: {"folder": str(source.options), "options": source.overrides} for source in plugins.sources()}
 
 
@@ -88,7 +88,7 @@ def _fill_in(text: str, name: str, class_name: str) -> str:
 
 
 def _suggest_name(name: str) -> str:
-    """A valid module name that is close to `name`."""
+    """Return a valid module name that is close to `name`."""
     return re.sub(r"\W+", "_", re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)).lstrip("_0123456789").rstrip("_").lower() or "my_part"
 
 

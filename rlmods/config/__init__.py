@@ -1,1 +1,1 @@
-"""Configuration: composing it with Hydra, checking it, and instantiating the parts it names."""
+"""Configuration: composing it with Hydra, checking it, and instantiating its parts."""

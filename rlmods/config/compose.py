@@ -1,4 +1,4 @@
-"""From a composed configuration to a checked plan of the run."""
+"""Instantiate and check the parts of a composed configuration."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line, parse_settings
 from rlmods.config.plan import Plan
-from rlmods.config.plugins import explain
+from rlmods.config.plugins import explain_plugin_error
 from rlmods.config.recipe import label
 from rlmods.config.rules import RULES
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
@@ -28,7 +28,7 @@ from rlmods.types import Prompt, UserError
 
 PARTS = ("router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl", "ratio", "aggregation")
 """Groups whose options are instantiated and passed to the algorithms that use them."""
-TOP = (
+TOP_LEVEL_KEYS = (
     "data", "policy", "adapter", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", "batch",
     "validation", "seed", "run_dir", "resume",
 )  # fmt: skip
@@ -42,25 +42,25 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         overrides: command-line overrides, `group=option` and `key=value`.
 
     Raises:
-        UserError: something is unknown, missing or out of range, or two parts do not fit.
+        UserError: something is unknown, missing or out of range, or two parts are incompatible.
     """
     overrides = [override.lstrip("+~") for override in overrides]
-    unknown = [str(key) for key in config if key not in TOP]
+    unknown = [str(key) for key in config if key not in TOP_LEVEL_KEYS]
     if unknown:
-        raise UserError(f"unknown key {unknown[0]!r}: known are {', '.join(TOP)}")
+        raise UserError(f"unknown key {unknown[0]!r}: known keys are {', '.join(TOP_LEVEL_KEYS)}")
     algorithm = _algorithm(config)
-    used = {"optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *algorithm.groups}
+    used_groups = {"optimizer", "schedule", "trainer", "callbacks", "logger", "algo", *algorithm.groups}
     for override in overrides:
         group = override.split("=")[0].split("@")[-1].split(".")[0]  # an option of one group may be set in a part of another
-        if group in (*PARTS, "adapter") and group not in used:
+        if group in (*PARTS, "adapter") and group not in used_groups:
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
     batch = parse_settings(config.batch, "batch", Batch)
     validation = parse_settings(config.validation, "validation", Validation)
-    own = OmegaConf.masked_copy(config.algo, [key for key in config.algo if key not in ("_target_", "name")])
-    settings = parse_settings(own, "algo", algorithm.settings_type)
-    parts = {name: instantiate(config[name], name) for name in PARTS if name in used}
+    algo_config = OmegaConf.masked_copy(config.algo, [key for key in config.algo if key not in ("_target_", "name")])
+    settings = parse_settings(algo_config, "algo", algorithm.settings_type)
+    parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     adapter = instantiate(config.adapter, "adapter")
-    if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # its counts are then logged under its name
+    if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # so that its counts are logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
     _check_trainer(config)
@@ -68,16 +68,16 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     uses_ptx = bool(getattr(settings, "ptx_coefficient", 0))
     ptx_config = config.get("ptx")
     if ptx_config is not None and not uses_ptx:
-        raise UserError("data@ptx names rows to imitate, and nothing asks for them: type algo.ptx_coefficient=0.1, or drop data@ptx")
+        raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
     if ptx_config is not None and "num_val" in ptx_config and not any(override.startswith("ptx.num_val=") for override in overrides):
-        ptx_config.num_val = 0  # there is no validation on these rows
+        ptx_config.num_val = 0  # these rows are not used for validation
     ptx = _without_held_out((splits if ptx_config is None else _splits(ptx_config, "ptx")).train, splits.val) if uses_ptx else ()
-    chosen = {group: option for group, option in choices.items() if group in (*used, "data", "policy") and option is not None}
+    used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
     plan = Plan(
         config=config,
         algorithm=algorithm,
-        label=label(config, chosen, algorithm),
-        choices=chosen,
+        label=label(config, used_choices, algorithm),
+        choices=used_choices,
         splits=splits,
         ptx=ptx,
         adapter=adapter,
@@ -95,18 +95,20 @@ def _splits(config: DictConfig, name: str) -> Splits:
         splits: Splits = instantiate(config, name)()
     except (TypeError, ValueError) as error:
         raise UserError(f"{name}: {one_line(error)}") from error
-    except UserError as error:  # its message names `data`, and these rows may be configured under another name
+    except UserError as error:  # its message names the group `data`; replace that by `name`, e.g. `ptx`
         keys = "|".join(map(str, config))
         raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
     return splits
 
 
 def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Sequence[Prompt]:
-    """Return the rows whose prompt is not held out."""
+    """Return the rows whose prompts are not among the held-out ones."""
     excluded = {(prompt.text, str(prompt.messages)) for prompt in held_out}
     kept = [row for row in rows if (row.text, str(row.messages)) not in excluded]
     if len(kept) < len(rows):
-        warnings.warn(f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data=, and not imitated", stacklevel=2)
+        warnings.warn(
+            f"ptx: {len(rows) - len(kept)} of its {len(rows)} rows are held out by data= and left out of the supervised loss", stacklevel=2
+        )
     return kept
 
 
@@ -126,12 +128,12 @@ def _check_trainer(config: DictConfig) -> None:
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
     for key in config.trainer:
         if key not in known:
-            raise UserError(f"unknown key trainer.{key}: known are max_iterations and what lightning.Trainer takes")
+            raise UserError(f"unknown key trainer.{key}: known keys are max_iterations and the arguments of lightning.Trainer")
     strategy.check_settings(config.trainer.get("strategy"))
 
 
 def check(plan: Plan) -> None:
-    """Check that the parts fit each other, the algorithm and the data (`rlmods.config.rules`).
+    """Check that parts, algorithm and data are compatible (`rlmods.config.rules`).
 
     Raises:
         UserError: the first rule that is violated, with the override to type.
@@ -145,4 +147,4 @@ def _algorithm(config: DictConfig) -> type[Learner]:
     try:
         return get_class(config.algo._target_)
     except (ValueError, ImportError) as error:
-        raise explain(error) or UserError(f"algo: {one_line(error)}") from error
+        raise explain_plugin_error(error) or UserError(f"algo: {one_line(error)}") from error

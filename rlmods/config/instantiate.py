@@ -1,4 +1,4 @@
-"""Instantiation of configuration nodes, with plain errors."""
+"""Instantiation of configuration nodes, with one-line error messages."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from hydra.utils import instantiate as hydra_instantiate
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from rlmods.config.plugins import explain
+from rlmods.config.plugins import explain_plugin_error
 from rlmods.types import UserError
 
-WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
 
 
 def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any:
     """Return the object that the `_target_` of a configuration node names, or with `partial` a function that creates it.
 
     Raises:
-        UserError: unknown or invalid settings, or an import that fails; with the plugin's file and line if a plugin is at fault.
+        UserError: unknown or invalid settings, or an import that fails; with file and line if a plugin caused it.
     """
     try:
         if partial:
             function = hydra_instantiate(config, _partial_=True, _convert_="all")
-            _refuse_unknown(function.func, function.keywords, group)
+            _reject_unknown_keys(function.func, function.keywords, group)
             return function
         return hydra_instantiate(config, _convert_="all")
     except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError) as error:
         if isinstance(cause := _root_cause(error), UserError):
             raise cause from error
-        if (plugin := explain(error)) is not None:
+        if (plugin := explain_plugin_error(error)) is not None:
             raise plugin from error
         raise UserError(_explain_settings(cause, config, group)) from error
 
@@ -47,13 +47,13 @@ def parse_settings(config: DictConfig, name: str, kind: type[Any]) -> Any:
         UserError: an unknown key, or a value of the wrong type or out of range.
     """
     if not isinstance(config, DictConfig):
-        raise UserError(f"{name}={config}: these are several settings, one each: type {name}.{fields(kind)[0].name}=...")
+        raise UserError(f"{name}={config}: this is a group of settings: type {name}.{fields(kind)[0].name}=...")
     values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
-    _refuse_unknown(kind, values, name)
+    _reject_unknown_keys(kind, values, name)
     types = get_type_hints(kind)
     for field in fields(kind):
-        if field.name in values and (words := _mismatch(values[field.name], types[field.name])):
-            raise UserError(f"{name}.{field.name}={values[field.name]}: must be {words}")
+        if field.name in values and (allowed := _mismatch(values[field.name], types[field.name])):
+            raise UserError(f"{name}.{field.name}={values[field.name]}: must be {allowed}")
     try:
         return kind(**values)
     except (TypeError, ValueError) as error:
@@ -61,17 +61,17 @@ def parse_settings(config: DictConfig, name: str, kind: type[Any]) -> Any:
 
 
 def _mismatch(value: Any, annotation: Any) -> str | None:
-    """Return the allowed values in words if `value` is none of them, else None. A whole number is also allowed for a float."""
+    """Return the allowed values in words if `value` is not one of them, else None. A whole number is also allowed for a float."""
     if get_origin(annotation) is Literal:
         return None if value in get_args(annotation) else f"one of {', '.join(map(str, get_args(annotation)))}"
     types: tuple[Any, ...] = get_args(annotation) or (annotation,)
     allowed = (*types, int) if float in types else types
     if isinstance(value, allowed) and (bool in types or not isinstance(value, bool)):
         return None
-    return " or ".join(WORDS[kind] for kind in types)
+    return " or ".join(TYPE_NAMES[kind] for kind in types)
 
 
-def _refuse_unknown(target: Any, keys: Iterable[str], group: str) -> None:
+def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:
     """Raise UserError for keys that `target` does not take. A target with `**options` checks them itself."""
     parameters = inspect.signature(target).parameters
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
@@ -79,7 +79,7 @@ def _refuse_unknown(target: Any, keys: Iterable[str], group: str) -> None:
     for key in keys:
         if key not in parameters:
             known = ", ".join(parameters) or "none"
-            raise UserError(f"unknown key {group}.{key}: known are {known}")
+            raise UserError(f"unknown key {group}.{key}: known keys are {known}")
 
 
 def _explain_settings(error: BaseException, config: DictConfig, group: str) -> str:
@@ -89,7 +89,7 @@ def _explain_settings(error: BaseException, config: DictConfig, group: str) -> s
         try:
             kind = get_class(target)
             known = [f.name for f in fields(kind) if f.init] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
-            return f"{group}: unknown key{text.split('argument')[-1]}; known are {', '.join(known)}"
+            return f"{group}: unknown key{text.split('argument')[-1]}; known keys are {', '.join(known)}"
         except (ValueError, ImportError):
             pass
     return text if text.startswith(f"{group}.") else f"{group}: {text}"

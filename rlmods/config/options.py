@@ -8,14 +8,14 @@ CONF = Path(__file__).resolve().parents[2] / "conf"
 
 
 def groups(conf: Path = CONF) -> list[str]:
-    """Names of the groups, in the order of `conf/train.yaml`."""
+    """Return the names of the groups, in the order of `conf/train.yaml`."""
     lines = (conf / "train.yaml").read_text().split("defaults:")[1].split("\n\n")[0].splitlines()
     names = [line.strip(" -").split(":")[0] for line in lines if ":" in line]
     return [name for name in names if (conf / name).is_dir()]
 
 
 def options(group: str, conf: Path = CONF) -> dict[str, str]:
-    """Description of each option of a group: the first comment of its file."""
+    """Return the description of each option of a group: the first comment of its file."""
     descriptions = {}
     for file in sorted((conf / group).glob("*.yaml")):
         comments = [line.lstrip("# ").strip() for line in file.read_text().splitlines() if line.startswith("#") and "@package" not in line]
@@ -24,7 +24,7 @@ def options(group: str, conf: Path = CONF) -> dict[str, str]:
 
 
 def table(conf: Path = CONF) -> str:
-    """Markdown table of all groups and options."""
+    """Return a Markdown table of all groups and options."""
     rows = ["| group | option | description |", "|---|---|---|"]
     for group in groups(conf):
         for i, (name, text) in enumerate(options(group, conf).items()):
@@ -33,7 +33,7 @@ def table(conf: Path = CONF) -> str:
 
 
 def page(conf: Path = CONF) -> str:
-    """Markdown page with the table of all groups and options."""
+    """Return a Markdown page with the table of all groups and options."""
     intro = "Options of each group, selected with `python train.py GROUP=OPTION`. Generated from `conf/` by `make docs`; do not edit."
     return f"# Groups and options\n\n{intro}\n\n{table(conf)}"
 

@@ -1,4 +1,4 @@
-"""One-line error messages for overrides that Hydra refuses, with suggestions."""
+"""One-line error messages, with suggestions, for overrides that Hydra rejects."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.config.options import CONF, options
 from rlmods.types import UserError, suggest
 
-OPEN = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
+OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 """Groups whose parts may accept settings that are not listed in their option's file."""
 
 
 def explain_override(error: Exception) -> UserError | None:
-    """Return a one-line error for an override that Hydra refused; None if Hydra did not raise `error`."""
+    """Return a one-line error for an override that Hydra rejected; None if Hydra did not raise `error`."""
     if "Config group override must be" in str(error):
         return UserError("a group takes the name of an option, not null: drop it, or type GROUP=OPTION")
     if not isinstance(error, HydraException):
@@ -35,7 +35,7 @@ def explain_override(error: Exception) -> UserError | None:
 
 
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
-    """Error for a key that is not among `siblings`, the settings of its parent."""
+    """Return the error for a key that is not among `siblings`, the settings of its parent."""
     parent, _, key = full_key.rpartition(".")
     primary = OmegaConf.load(CONF / "train.yaml")
     empty = [group for entry in primary.defaults if isinstance(entry, DictConfig) for group, option in entry.items() if option is None]
@@ -50,12 +50,12 @@ def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
         return UserError(f"{full_key}: a setting of {' or '.join(f'{parent}={option}' for option in owners)}, which is not selected")
     if not names:
         return UserError(f"{full_key}: no such setting; {parent} is a single value")
-    hint = f" (+{full_key}=... passes one that is not listed)" if parent.split(".")[0] in OPEN else ""
+    hint = f" (+{full_key}=... passes one that is not listed)" if parent.split(".")[0] in OPEN_GROUPS else ""
     return UserError(f"{full_key}: no such setting{hint}; {suggest(full_key, names)}")
 
 
 def _names(node: Any, prefix: str = "") -> Iterator[str]:
-    """Dotted names of all settings."""
+    """Yield the dotted names of all settings."""
     for name in map(str, node if isinstance(node, DictConfig) else ()):
         yield prefix + name
         if name != "hydra":

@@ -1,4 +1,4 @@
-"""The plan of a run."""
+"""The checked plan of a run, which creates its learner, data module and Trainer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rlmods.types import Prompt, UserError
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything about a run that is known before a model is loaded and before anything is written. All of it is checked."""
+    """Validated configuration of a run: its parts, settings and data. Creating it loads no model and writes no file."""
 
     config: DictConfig
     algorithm: type[Learner]
@@ -34,7 +34,7 @@ class Plan:
     adapter: Any
     """Adds an adapter to the policy, or returns it unchanged."""
     parts: Mapping[str, Any]
-    """Instantiated options by group."""
+    """Instantiated parts by group."""
     settings: Any
     """Settings of the algorithm."""
     batch: Batch
@@ -76,8 +76,8 @@ class Plan:
         """Return the number of processes that share an iteration.
 
         Raises:
-            UserError: the device or strategy does not exist here, a launcher started another number of processes, or the ranks cannot share
-                the prompts evenly.
+            UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
+                cannot share the prompts evenly.
         """
         trainer: Any = self._trainer([], [])
         ranks: int = trainer.num_devices * trainer.num_nodes
@@ -91,9 +91,9 @@ class Plan:
         return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
 
     def _trainer(self, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
-        build = instantiate(self.config.trainer, "trainer", partial=True)
+        create_trainer = instantiate(self.config.trainer, "trainer", partial=True)
         try:
-            trainer: L.Trainer = build(callbacks=callbacks, loggers=loggers)
+            trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers)
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
         strategy.check(trainer.strategy)
@@ -101,7 +101,7 @@ class Plan:
 
 
 def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
-    """Check that the model's context has room for each prompt and `max_tokens` response tokens.
+    """Check that each prompt and `max_tokens` response tokens fit into the model's context.
 
     Raises:
         UserError: a prompt that is empty or too long.
@@ -118,7 +118,7 @@ def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) ->
 
 
 def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]) -> None:
-    """Check that the model's context has room for each prompt with any of its responses in the data.
+    """Check that each prompt, with each of its responses in the data, fits into the model's context.
 
     Raises:
         UserError: a row that is too long.

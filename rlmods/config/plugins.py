@@ -24,7 +24,7 @@ from rlmods.types import UserError
 
 FOLDER = Path(__file__).resolve().parents[2] / "plugins"
 ENTRY_POINTS = "rlmods.plugins"
-"""Group of the entry points of installed packages with plugins: `mine = "my_package"`."""
+"""Group of the entry points of installed packages with plugins: `my_package = "my_package"`."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def sources() -> Iterator[Source]:
             cause = f"{type(error).__name__}: {error}"
             raise UserError(f"the entry point {entry.name} = {entry.value} cannot be imported ({cause}): uninstall the package") from error
         if spec is None or not spec.submodule_search_locations:
-            raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} names no package; uninstall it")
+            raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} is not a package: uninstall it")
         code = Path(next(iter(spec.submodule_search_locations)))
         source = Source(entry.name, code / "conf", code)
         if not source.overrides:
@@ -93,7 +93,7 @@ def register(folder: Path | None = None) -> None:
 
     Raises:
         UserError: a plugin's name is not valid for a module or is that of another module, or its module is missing. While Hydra composes:
-            an option is in no group, or has the name of an existing option (which Hydra would silently ignore).
+            an option is in no known group, or has the name of an existing option (which Hydra would silently ignore).
     """
     configured = folder or os.environ.get("RLMODS_PLUGINS")
     PluginFolders.folder = Path(configured or FOLDER).expanduser().resolve()
@@ -112,17 +112,17 @@ def register(folder: Path | None = None) -> None:
 
 
 def check_name(plugin: Path) -> None:
-    """Check that a plugin's name is free.
+    """Check that no other module has the name of a plugin.
 
     Raises:
         UserError: another module has that name.
     """
     spec = find_spec(plugin.name)
     if spec is not None and spec.origin not in (None, str(plugin / f"{plugin.name}.py")):  # None: a namespace package; ours overrides it
-        raise UserError(f"{plugin}: import {plugin.name} gives {spec.origin}, rename the folder and {plugin.name}.py")
+        raise UserError(f"{plugin}: the module name {plugin.name} is used by {spec.origin}, rename the folder and {plugin.name}.py")
 
 
-def explain(exception: BaseException) -> UserError | None:
+def explain_plugin_error(exception: BaseException) -> UserError | None:
     """Return a one-line error with file and line number if `exception` or one of its causes was raised in a plugin, else None."""
     try:
         folders = [PluginFolders.folder, *(source.code for source in sources())]
@@ -141,7 +141,7 @@ def explain(exception: BaseException) -> UserError | None:
 
 
 def _plugins(folder: Path) -> Iterator[Path]:
-    """Folders of the plugins in `folder`."""
+    """Return the folders of the plugins in `folder`."""
     hidden = (".", "__")
     return (path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
 

@@ -1,4 +1,4 @@
-"""Settings that are declared as fields of a dataclass and appear under their names in the configuration.
+"""Registration of settings dataclasses with Hydra's config store.
 
 `conf/train.yaml` and `conf/algo/*.yaml` include them by `/NAME@PACKAGE` in their defaults list."""
 

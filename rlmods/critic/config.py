@@ -1,4 +1,4 @@
-"""Options that all critics share."""
+"""Settings shared by all critics."""
 
 from __future__ import annotations
 

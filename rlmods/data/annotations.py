@@ -1,4 +1,4 @@
-"""Preference annotations of a row: checked, and converted to the form that `meta` holds."""
+"""Validation of the preference annotations of a row, and conversion to the form stored in `meta`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ParsedResponse(NamedTuple):
 
 
 class RankedValue(NamedTuple):
-    """A response as it is in the row, with its rank."""
+    """The value of a response in the row, not yet parsed, with its rank."""
 
     value: Any
     column: str
@@ -40,8 +40,8 @@ def parse_response(value: Any, location: str, column: str) -> ParsedResponse:
     """Parse a string, an object with `text` and `finish`, or chat messages that end with the assistant's. Raises: UserError."""
     if isinstance(value, Mapping):
         if "text" not in value:
-            found = f"found an object with {', '.join(value)}"
-            raise UserError(f'{location}: column "{column}" must hold texts, or objects with "text"; {found}')
+            keys = f"found an object with {', '.join(value)}"
+            raise UserError(f'{location}: column "{column}" must hold texts, or objects with "text"; {keys}')
         return ParsedResponse(None, check_text(value["text"], location, column), value.get("finish") != "length")
     if not isinstance(value, list):
         return ParsedResponse(None, check_text(value, location, column), True)

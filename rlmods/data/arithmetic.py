@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from rlmods.data.mistakes import MAX_CANDIDATES, mistakes, ranked_candidates
-from rlmods.data.schema import Splits, check_count, check_fraction, checked_splits, prompt_fields, refuse_choice, render
+from rlmods.data.schema import Splits, check_count, check_fraction, checked_splits, prompt_fields, raise_unknown_choice, render
 from rlmods.data.worked import solution_with_error, worked_solution
 from rlmods.types import Prompt, UserError
 
@@ -87,7 +87,7 @@ class Arithmetic:
             5: ("({0}{1}{2})*{3}", UP_TO_99, operators, UP_TO_99, FACTOR),
         }
         if self.level not in spaces:
-            refuse_choice("level", self.level, list(spaces))
+            raise_unknown_choice("level", self.level, list(spaces))
         form, *slots = spaces[self.level]
         num_questions = 1
         for slot in slots:

@@ -18,7 +18,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Jsonl:
-    """One JSON object per line, or a row of a Hugging Face data set; columns that no field names are kept in `meta`.
+    """Prompts from the rows of a JSON Lines file or a Hugging Face data set. Columns that no field names are kept in `meta`.
 
     Raises: UserError with file, line and column for a file that cannot be read, broken JSON, a missing column, an empty or mistyped value,
     an id that occurs twice, and too few rows."""
@@ -101,8 +101,8 @@ class Jsonl:
                 turns.insert(0, {"role": "system", "content": self.system})
             question_fields = {"messages": turns}
         elif field == "messages":
-            found = type_name(question)
-            raise UserError(f'{location}: column "{name}" must hold a list of messages, found {found}; type data.prompt={name}')
+            kind = type_name(question)
+            raise UserError(f'{location}: column "{name}" must hold a list of messages, found {kind}; type data.prompt={name}')
         else:
             content = render(self.template, {**row, "prompt": check_text(question, location, name)}, "template")
             question_fields = prompt_fields(content, self.chat, self.system)

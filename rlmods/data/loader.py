@@ -45,9 +45,9 @@ class PromptLoader:
         for _ in range(len(self)):
             start = self._num_taken + self.rank * rank_batch_size
             self._num_taken += self.batch_size
-            yield [self.at(position) for position in range(start, start + rank_batch_size)]
+            yield [self.prompt_at(position) for position in range(start, start + rank_batch_size)]
 
-    def at(self, position: int) -> Prompt:
+    def prompt_at(self, position: int) -> Prompt:
         """Return the prompt at a position of the endless stream."""
         pass_number, index = divmod(position, len(self.prompts))
         if self._permutation[0] != pass_number:

@@ -12,8 +12,8 @@ from rlmods.data.schema import Splits
 
 
 class PromptModule(L.LightningDataModule):
-    """Data module of the train prompts; evaluation reads `splits.val`. The strategy tells which ranks are data-parallel, so that tensor-
-    parallel ranks get the same prompts. Raises: UserError, from the loader.
+    """Data module of the train prompts; evaluation reads `splits.val`. The strategy determines which ranks are data-parallel, so that
+    tensor-parallel ranks get the same prompts. Raises: UserError, from the loader.
 
     The loader's position is saved here, because Lightning drops it in checkpoints at the end of an epoch or of training."""
 

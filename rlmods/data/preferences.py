@@ -43,8 +43,8 @@ class Preferences(Jsonl):
     "\\n\\nHuman: ...\\n\\nAssistant: ...", where everything before the last reply is the prompt.
 
     `meta` holds `candidates`, `ranks` (0 best, equal: a tie), `finished`, `margin`, `steps`, `step_labels`, and as `response` the row's own
-    or else the first of its best candidates that was not truncated. Rows that prefer no candidate to another are left out, and counted in
-    a warning.
+    or else the first of its best candidates that was not truncated. Rows without a preference between candidates are left out, and counted
+    in a warning.
 
     Raises: UserError as `data=jsonl` does, and for an empty response, a text with two ranks, lists of different lengths, a prompt that
     differs within a row, annotation columns that differ from the first row's, and a missing column with a name other than the default."""
@@ -110,7 +110,7 @@ class Preferences(Jsonl):
         return super(Preferences, base)._prompt(row, location, default_id)
 
     def _check_renamed(self, row: Row, location: str) -> None:
-        """Raises: UserError if a column with a name other than the default is missing; columns with default names are optional."""
+        """Raise UserError if a column with a name other than the default is missing; columns with default names are optional."""
         defaults = {field.name: field.default for field in fields(self)}
         for field in COLUMNS:
             if getattr(self, field) not in (None, defaults[field]):

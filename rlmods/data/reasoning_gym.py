@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from rlmods.data.schema import Splits, check_count, checked_splits, import_extra, prompt_fields, refuse_choice
+from rlmods.data.schema import Splits, check_count, checked_splits, import_extra, prompt_fields, raise_unknown_choice
 from rlmods.types import Prompt, UserError
 
 MAX_DRAWS = 4
@@ -55,7 +55,7 @@ class ReasoningGym:
         """Yield entries with different questions."""
         tasks = import_extra("reasoning_gym.factory", "reasoning_gym")
         if self.task not in tasks.DATASETS:
-            refuse_choice("task", self.task, sorted(tasks.DATASETS))
+            raise_unknown_choice("task", self.task, sorted(tasks.DATASETS))
         try:
             dataset = tasks.create_dataset(self.task, seed=self.seed * 10_000_019, size=num_draws, **self.options)
         except (TypeError, ValueError, KeyError, AssertionError) as e:

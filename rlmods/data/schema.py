@@ -48,14 +48,14 @@ def import_extra(module: str, extra: str, needed_by: str | None = None) -> Modul
 
 
 def check_count(field: str, value: int, minimum: int, maximum: int | None = None) -> None:
-    """Raises: UserError unless the field is a whole number in the given range."""
+    """Raise UserError unless the field is a whole number in the given range."""
     if not isinstance(value, int) or isinstance(value, bool) or value < minimum or (maximum is not None and value > maximum):
         bounds = f"of at least {minimum}" if maximum is None else f"from {minimum} to {maximum}"
         raise UserError(f"data.{field}={value}: must be a whole number {bounds}")
 
 
 def check_fraction(field: str, value: float) -> None:
-    """Raises: UserError unless the field is between 0 and 1."""
+    """Raise UserError unless the field is between 0 and 1."""
     if not isinstance(value, int | float) or not 0 <= value <= 1:
         raise UserError(f"data.{field}={value}: must lie between 0 and 1")
 
@@ -92,7 +92,7 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
 
 
 def type_name(value: Any) -> str:
-    """Type of a JSON value, in words."""
+    """Return the type of a JSON value in words."""
     names = {type(None): "null", bool: "true/false", int: "a number", float: "a number", str: "a string", list: "a list", dict: "an object"}
     return names.get(type(value), type(value).__name__)
 
@@ -117,6 +117,6 @@ def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[s
     return {"messages": [*turns, {"role": "user", "content": content}]}
 
 
-def refuse_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
-    """Raises: UserError for a field outside its choices, suggesting the nearest."""
+def raise_unknown_choice(field: str, value: Any, choices: Sequence[Any]) -> NoReturn:
+    """Raise UserError for a field that is not one of its choices, suggesting the nearest."""
     raise UserError(f"data.{field}={value}: {suggest(str(value), choices)}")

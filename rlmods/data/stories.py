@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from random import Random
 
 from rlmods.data.mistakes import MAX_CANDIDATES, ranked_candidates
-from rlmods.data.schema import Splits, check_count, checked_splits, prompt_fields, refuse_choice, render
+from rlmods.data.schema import Splits, check_count, checked_splits, prompt_fields, raise_unknown_choice, render
 from rlmods.types import Prompt
 
 NAMES = ("Ana", "Ben", "Chloe", "David", "Emma", "Farid", "Grace", "Hugo", "Ines", "Jonas", "Kofi", "Lena", "Mia", "Noah", "Olga", "Priya")
@@ -57,7 +57,7 @@ class Stories:
         check_count("num_val", self.num_val, 0)
         check_count("num_candidates", self.num_candidates, 1, MAX_CANDIDATES)
         if self.level not in (1, 2, 3):
-            refuse_choice("level", self.level, (1, 2, 3))
+            raise_unknown_choice("level", self.level, (1, 2, 3))
         splits: dict[str, dict[str, Prompt]] = {"train": {}, "val": {}}
         sizes = {"train": self.num_train, "val": self.num_val}
         rng = Random(f"stories-{self.level}-{self.seed}")

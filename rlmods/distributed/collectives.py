@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class Ranks:
-    """The ranks of a run, seen from one of them."""
+    """Rank, world size, device and reductions of a LightningModule; a single rank before a Trainer is attached."""
 
     def __init__(self, module: L.LightningModule) -> None:
         self._module = module

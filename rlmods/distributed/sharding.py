@@ -1,4 +1,4 @@
-"""Networks that are sharded over ranks (FSDP2): sharding them, gathering their weights, and loading full tensors into shards.
+"""Sharding of networks over ranks (FSDP2), gathering of their weights, and loading of full tensors into shards.
 
 Every rank calls each function. Networks that are not sharded use the ordinary path.
 """
@@ -50,8 +50,8 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 
 def device_of(network: nn.Module) -> torch.device:
     """Return the device on which the network's forward runs. With CPU offload its weights are elsewhere."""
-    found: Any = getattr(network, "runs_on", None)
-    return found if isinstance(found, torch.device) else next(network.parameters()).device
+    device: Any = getattr(network, "runs_on", None)
+    return device if isinstance(device, torch.device) else next(network.parameters()).device
 
 
 def is_sharded(network: nn.Module) -> bool:
@@ -111,8 +111,8 @@ def shard_like(x: Tensor, like: Tensor) -> Tensor:
 
 def load_full_state(network: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Load full tensors with `network.load_state_dict`; every rank has them."""
-    own = network.state_dict()
-    network.load_state_dict({name: shard_like(tensor, own[name]) if name in own else tensor for name, tensor in state.items()})
+    current = network.state_dict()
+    network.load_state_dict({name: shard_like(tensor, current[name]) if name in current else tensor for name, tensor in state.items()})
     for part in network.modules():
         if isinstance(part, FSDPModule):
             part.reshard()

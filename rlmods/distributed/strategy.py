@@ -1,4 +1,4 @@
-"""How the ranks share the work: Lightning's strategies, as `trainer.strategy` names them."""
+"""Lightning strategies for several ranks (DDP, FSDP2) and checks of `trainer.strategy`."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from rlmods.types import UserError
 
 
 class DDP(DDPStrategy):
-    """A whole copy of every network on each rank; gradients are averaged."""
+    """Data parallelism: a full copy of every network on each rank, gradients averaged over ranks."""
 
     def __init__(self, timeout_s: float = 1800.0, backend: str | None = None) -> None:
         """
         Args:
-            timeout_s: how long a rank waits for the others before it gives up.
-            backend: of collectives; None: nccl on GPUs, gloo on CPUs.
+            timeout_s: seconds that a rank waits for the others in a collective operation.
+            backend: backend of collectives; None: nccl on GPUs, gloo on CPUs.
         """
         super().__init__(process_group_backend=backend, timeout=timedelta(seconds=timeout_s))
 
 
 class FSDP2(ModelParallelStrategy):
-    """One shard of every network a rank: `Learner.configure_model` has them cut, block by block.
+    """Fully sharded data parallelism: each rank holds a shard of every network, sharded block by block in `Learner.configure_model`.
 
-    A checkpoint is one file of whole tensors that any strategy and any number of ranks go on from, or, with `sharded_checkpoints`, a folder
-    to which each rank writes its own (any number of ranks of this strategy goes on from it).
+    A checkpoint is one file with full tensors, from which any strategy and number of ranks can resume. With `sharded_checkpoints` it is a
+    folder to which each rank writes its own shards, from which any number of ranks of this strategy can resume.
     """
 
     def __init__(
@@ -46,12 +46,12 @@ class FSDP2(ModelParallelStrategy):
     ) -> None:
         """
         Args:
-            replicas: hybrid sharding: copies of the networks, each sharded over its part of the ranks; the number of nodes keeps the
-                gathering of weights within a node. 1: one copy over all ranks.
+            replicas: number of copies of the networks, each sharded over its part of the ranks (hybrid sharding). With the number of
+                nodes as value, weights are gathered within a node. 1: one copy over all ranks.
             offload: keep shards, gradients and optimizer state on the CPU.
             sharded_checkpoints: each rank writes its own shards.
-            timeout_s: how long a rank waits for the others before it gives up.
-            backend: of collectives; None: nccl on GPUs (beside gloo with `offload`), gloo on CPUs.
+            timeout_s: seconds that a rank waits for the others in a collective operation.
+            backend: backend of collectives; None: nccl on GPUs (with `offload` also gloo), gloo on CPUs.
         """
         backend = backend or ("cpu:gloo,cuda:nccl" if offload and torch.cuda.is_available() else None)
         options = {"process_group_backend": backend, "timeout": timedelta(seconds=timeout_s)}
@@ -72,19 +72,19 @@ class FSDP2(ModelParallelStrategy):
         self.shards = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)
 
     def shard(self, network: nn.Module) -> None:
-        """Cut it, for this strategy's ranks."""
+        """Shard a network over the ranks."""
         assert self.shards is not None
         mixed = self.precision_plugin.precision == "bf16-mixed"
         sharding.shard(network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload)
 
     def model_to_device(self) -> None:
-        if self.offload:  # cutting has moved what belongs on the device
+        if self.offload:  # sharding has already placed every tensor
             assert self.lightning_module is not None
             self.lightning_module._device = self.root_device
         else:
             super().model_to_device()
 
-    # Checkpoints of whole tensors
+    # Checkpoints with full tensors
 
     @property
     def lightning_restore_optimizer(self) -> bool:
@@ -107,17 +107,18 @@ class FSDP2(ModelParallelStrategy):
         return checkpoint
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
-        if "state_dict" in checkpoint:  # of a folder it is loaded already
+        if "state_dict" in checkpoint:  # the weights of a folder are loaded already
             assert self.model is not None
             sharding.load_full_state(self.model, checkpoint["state_dict"])
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # none of a folder
+        for optimizer, state in zip(self.optimizers, checkpoint["optimizer_states"], strict=False):  # empty for a folder
             sharding.load_optimizer_state(optimizer, state)
 
 
 def check_replicas(replicas: int, ranks: int) -> None:
-    """
+    """Check that the replicas divide the ranks.
+
     Raises:
         UserError: the replicas cannot share the ranks evenly.
     """
@@ -127,43 +128,47 @@ def check_replicas(replicas: int, ranks: int) -> None:
 
 
 def check_settings(strategy: Any) -> None:
-    """
+    """Check `trainer.strategy` in the configuration.
+
     Raises:
-        UserError: the configuration names FSDP1.
+        UserError: it is FSDP1.
     """
-    named = strategy if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
-    if named.startswith("fsdp") or named.endswith("FSDPStrategy"):
-        raise UserError("trainer.strategy is FSDP1, which knows one forward and one backward a step: type trainer=fsdp (FSDP2)")
+    name = strategy if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
+    if name.startswith("fsdp") or name.endswith("FSDPStrategy"):
+        raise UserError("trainer.strategy is FSDP1, which supports only one forward and backward per step: type trainer=fsdp (FSDP2)")
 
 
 def check(strategy: Any) -> None:
-    """
+    """Check that the learners support a strategy.
+
     Raises:
-        UserError: the learners cannot run on it.
+        UserError: they do not.
     """
     if not isinstance(strategy, SingleDeviceStrategy | DDPStrategy | ModelParallelStrategy):
         raise UserError(f"trainer.strategy: {type(strategy).__name__} is not supported: type trainer=ddp or trainer=fsdp")
     if getattr(strategy, "_start_method", "popen") != "popen":
-        raise UserError("trainer.strategy starts ranks by fork or spawn, which a run cannot be sent through: type trainer=ddp")
+        raise UserError("trainer.strategy starts ranks by fork or spawn, which needs a run that can be pickled: type trainer=ddp")
 
 
 def check_resume(strategy: Any, checkpoint: Path | None) -> None:
-    """
+    """Check that the strategy can load the checkpoint.
+
     Raises:
-        UserError: the checkpoint is in shards, and the strategy reads none.
+        UserError: the checkpoint is sharded and the strategy is not.
     """
     if checkpoint is not None and checkpoint.is_dir() and not isinstance(strategy, ModelParallelStrategy):
-        raise UserError(f"{checkpoint} is in shards: type trainer=fsdp, with trainer.devices=1 or more")
+        raise UserError(f"{checkpoint} is sharded: type trainer=fsdp, with trainer.devices=1 or more")
 
 
 def check_launch(ranks: int) -> None:
-    """
+    """Check that a launcher such as torchrun has started as many processes as the Trainer has ranks.
+
     Raises:
-        UserError: a launcher such as torchrun has started another number of processes: each would train by itself, or wait for ever.
+        UserError: it has not; the processes would train separately or wait for each other forever.
     """
-    started = int(os.environ.get("WORLD_SIZE", ranks))
-    if started != ranks:
-        local = int(os.environ.get("LOCAL_WORLD_SIZE", started))
-        nodes = f" trainer.num_nodes={started // local}" if started > local else ""
-        advice = f"type trainer=ddp or trainer=fsdp, with trainer.devices={local}{nodes}"
-        raise UserError(f"{started} processes were started, and this trainer has {ranks}: {advice}")
+    num_started = int(os.environ.get("WORLD_SIZE", ranks))
+    if num_started != ranks:
+        num_local = int(os.environ.get("LOCAL_WORLD_SIZE", num_started))
+        nodes = f" trainer.num_nodes={num_started // num_local}" if num_started > num_local else ""
+        advice = f"type trainer=ddp or trainer=fsdp, with trainer.devices={num_local}{nodes}"
+        raise UserError(f"{num_started} processes were started, but this trainer has {ranks}: {advice}")

@@ -1,4 +1,4 @@
-"""Lightning's Trainer, set up for iterations."""
+"""Lightning Trainer configured for iterations."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from lightning.pytorch.loggers import Logger
 
 
 def build(*, max_iterations: int, callbacks: Sequence[L.Callback] = (), loggers: Sequence[Logger] = (), **options: Any) -> L.Trainer:
-    """A Trainer that runs until the learner has completed `max_iterations` iterations.
+    """Return a Trainer that runs until the learner has completed `max_iterations` iterations.
 
-    What Lightning would do by batches and epochs (progress, validation, checkpoints, sharding of samplers) is switched off: our
-    callbacks do it by iterations, and the prompt loader shards by whole prompts.
+    Lightning's own progress bar, validation, checkpoints and distributed samplers, which count batches and epochs, are disabled: the
+    callbacks of this package count iterations, and the prompt loader distributes prompts over ranks.
 
     Args:
-        options: anything else that `lightning.Trainer` takes: accelerator, devices, precision, strategy, ...
+        options: other arguments of `lightning.Trainer`: accelerator, devices, precision, strategy, ...
     """
     if options.get("accelerator") == "auto" and torch.backends.mps.is_available():
-        options["accelerator"] = "cpu"  # MPS has no float64, which counts are kept in
+        options["accelerator"] = "cpu"  # MPS has no float64, in which counts are kept
     trainer = L.Trainer(
         max_epochs=-1,
         max_steps=-1,

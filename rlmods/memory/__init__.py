@@ -1,1 +1,1 @@
-"""Memory of a run, predicted by arithmetic from its configuration and the sizes of its networks."""
+"""Prediction of a run's memory from its configuration and the sizes of its networks."""

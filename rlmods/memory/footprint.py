@@ -1,4 +1,4 @@
-"""Peak memory of one rank by arithmetic, in bytes.
+"""Predicted peak memory of one rank, in bytes.
 
 Symbols: T tokens of a microbatch, R of them in responses; s tokens of a row, L layers, h hidden size, a attention heads, q = a x head size,
 k = key-value heads x head size, i width of the feed-forward layer, V vocabulary, b bytes of an element in matrix products.
@@ -24,19 +24,19 @@ from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch
 from rlmods.policy import Policy
 from rlmods.policy.base import LOGITS_PER_CHUNK
 
-PROCESS = 450 * 2**20
-"""Interpreter and libraries, if the device is the CPU."""
+PROCESS_BYTES = 450 * 2**20
+"""Memory of interpreter and libraries, added if the device is the CPU."""
 SHARDED = ("weights", "gradients", "optimizer state", "reference")
 
 
 @dataclass(frozen=True)
 class Footprint:
-    """Predicted bytes of rank 0, which needs most."""
+    """Predicted memory of rank 0, the rank that needs most, in bytes."""
 
     device: Mapping[str, Mapping[str, int]]
-    """On the device, by stage and part."""
+    """Memory on the device, by stage and part."""
     host: Mapping[str, int]
-    """In CPU memory beside a GPU, by stage."""
+    """CPU memory of a rank on a GPU, by stage."""
     microbatch: Rows
 
     def total(self, stage: str) -> int:
@@ -53,7 +53,7 @@ class Footprint:
 
 @dataclass(frozen=True)
 class Transformer:
-    """Sizes of a network; its methods are the equations of forward and backward."""
+    """Sizes of a network, with equations for the memory of its forward and backward."""
 
     layers: int
     hidden: int
@@ -61,22 +61,22 @@ class Transformer:
     query: int
     key_value: int
     inner: int
-    """i, summed over the experts that read a token."""
+    """i, summed over the experts that process a token."""
     vocabulary: int
     """0 without logits."""
     experts: int = 0
-    """Experts that read a token, e; 0 in a dense model."""
+    """Number of experts that process a token, e; 0 in a dense model."""
     qk_norm: bool = False
     eager: bool = False
-    """Attention saves its s x s matrices."""
+    """True if attention saves its s x s matrices."""
     itemsize: int = 4
     autocast: bool = False
-    """Float32 weights are cast to 16 bits at each use."""
+    """True if float32 weights are cast to 16 bits at each use."""
     checkpointing: bool = False
 
     @classmethod
-    def of(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
-        """Sizes from the network's Hugging Face configuration and the group `policy`; None for a value head."""
+    def from_network(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
+        """Read the sizes from the network's Hugging Face configuration and the group `policy`; None for a value head."""
         if (model := next((m for m in network.modules() if isinstance(m, PreTrainedModel)), None)) is None:
             return None
         config: Any = model.config.get_text_config()
@@ -101,7 +101,7 @@ class Transformer:
         )  # fmt: skip
 
     def layer(self, length: int) -> int:
-        """Bytes that one layer saves for backward, per token:
+        """Return the bytes that one layer saves for backward, per token:
 
             n h + b (4 q + 4 i + 2 e h) + [8 (q + k)] + [c a s]
 
@@ -116,7 +116,7 @@ class Transformer:
         return n * self.hidden + matrices + 8 * (self.query + self.key_value) * self.qk_norm + softmax
 
     def training(self, rows: Rows) -> int:
-        """Forward and backward: T L layer + max(5 logits, b V h + T layer / 2).
+        """Return the bytes of forward and backward: T L layer + max(5 logits, b V h + T layer / 2).
 
         The second term is the larger of backward through the logits, and through a layer: gradient of the output matrix (kept until that of
         the tied embedding is known) and of about half the layer's activations. With gradient checkpointing:
@@ -127,37 +127,37 @@ class Transformer:
         return self.layers * (stream if self.checkpointing else layer) + max(5 * self.logits(rows), backward)
 
     def logits(self, rows: Rows) -> int:
-        """4 min(R V, chunk): logits in float32; more than `LOGITS_PER_CHUNK` are computed in chunks. 5 such tensors exist in backward
-        (logits, exponentials, gradients), 3 in a forward without gradients."""
+        """Return 4 min(R V, chunk): logits in float32; more than `LOGITS_PER_CHUNK` are computed in chunks. 5 such tensors exist in
+        backward (logits, exponentials, gradients), 3 in a forward without gradients."""
         return 4 * min(rows.num * rows.response * self.vocabulary, LOGITS_PER_CHUNK)
 
     def scoring(self, rows: Rows) -> int:
-        """Forward without gradients: T b (4 h + 3 i) + 3 logits."""
+        """Return the bytes of a forward without gradients: T b (4 h + 3 i) + 3 logits."""
         return rows.tokens * self.itemsize * (4 * self.hidden + 3 * self.inner) + 3 * self.logits(rows)
 
     def decoding(self, prompts: int, rows: Rows) -> int:
-        """max(prefill, sampling): P (s - response) b (4 h + 3 i), and 20 V a row (three float32 tensors, one float64)."""
+        """Return max(prefill, sampling): P (s - response) b (4 h + 3 i), and 20 V a row (three float32 tensors, one float64)."""
         prefill = prompts * (rows.length - rows.response) * self.itemsize * (4 * self.hidden + 3 * self.inner)
         return max(prefill, 20 * rows.num * self.vocabulary)
 
     def cache(self, rows: Rows) -> int:
-        """Key-value cache of generation: 2 b L k s a row."""
+        """Return the bytes of the key-value cache in generation: 2 b L k s a row."""
         return 2 * self.itemsize * self.layers * self.key_value * rows.tokens
 
 
 def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str, int]:
-    """Bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference W (or an
-    adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, whole."""
+    """Return the bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference
+    W (or an adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, not sharded."""
     trained, reference, itemsize = networks.trained.values(), networks.reference, devices.stored_itemsize
     gradients = num_bytes(*trained, itemsize=itemsize, trained=True)
-    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base is not None)
+    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base_fingerprint is not None)
     shared = (num_bytes(*trained, itemsize=itemsize), gradients, int(copies * gradients), frozen)
     held = {part: size // devices.shards for part, size in zip(SHARDED, shared, strict=True)}
     return held | {"gradient buckets": gradients * devices.ddp, "reward models": num_bytes(*networks.reward_models)}
 
 
 def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
-    """Predict each stage of an iteration: `persistent` parts and those of the stage.
+    """Predict the memory of each stage of an iteration: `persistent` parts and those of the stage.
 
     Weights outside of blocks: O; of the largest block: B. FSDP gathers O + 2 B (one block is prefetched), all weights in generation, and
     in backward holds unreduced gradients of O + B and a float32 copy of the larger while it is sent. Autocast saves 16-bit casts of all
@@ -180,28 +180,28 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         (outside, block), gradients = _outside_and_block(network), _outside_and_block(network, trained=True)
         gathered.append(itemsize * (outside + 2 * block) * devices.fsdp)
         unreduced.append((itemsize * sum(gradients) + 4 * max(gradients)) * devices.fsdp)
-        if (sizes := Transformer.of(network, devices, plan.config.policy)) is not None:
+        if (sizes := Transformer.from_network(network, devices, plan.config.policy)) is not None:
             transformers.append(sizes)
             casts += sizes.autocast * (2 * (outside + block) if sizes.checkpointing else num_bytes(network, itemsize=2))
     stages: dict[str, dict[str, int]] = {}
     for stage, (prompts, rows) in generation(plan, encoder, splits, devices.ranks).items():
         policy = transformers[0]
-        whole = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
+        gathered_policy = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
         parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
-        stages[stage] = {"gathered weights": whole, **parts}
+        stages[stage] = {"gathered weights": gathered_policy, **parts}
     if networks.reference is not None or plan.algorithm.samples_responses:
         stages["scoring"] = {"gathered weights": max(gathered), "activations": max(x.scoring(micro) for x in transformers)}
     update = {"gathered weights": max(gathered), "gathered gradients": max(unreduced), "cast weights": casts}
     stages["update"] = update | {"activations": sum(x.training(micro) for x in transformers)}
     stages["optimizer step"] = {"activations": held["gradients"]}
     if devices.on_cpu:
-        held["interpreter and libraries"] = PROCESS
+        held["interpreter and libraries"] = PROCESS_BYTES
         stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}
     return Footprint({stage: held | parts for stage, parts in stages.items()}, {} if devices.on_cpu else host, micro)
 
 
 def _outside_and_block(network: nn.Module, *, trained: bool = False) -> tuple[int, int]:
-    """Number of weights outside of transformer blocks, and in the largest block."""
+    """Return the number of weights outside of transformer blocks, and in the largest block."""
     blocks = [tensors(block, trained=trained) for block in sharding.blocks(network)]
     inside = {id(x) for block in blocks for x in block}
     outside = sum(x.numel() for x in tensors(network, trained=trained) if id(x) not in inside)

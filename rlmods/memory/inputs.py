@@ -1,4 +1,4 @@
-"""Inputs of the memory prediction, read from a composed plan: devices, networks on the meta device, and batch shapes."""
+"""Inputs of the memory prediction from a composed plan: devices, networks on the meta device, and batch shapes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from rlmods.types import Prompt, UserError
 
 @dataclass(frozen=True)
 class Devices:
-    """Devices of a run and how its networks are spread over them."""
+    """Devices of a run, and the distribution of its networks over them."""
 
     ranks: int = 1
     shards: int = 1
-    """Ranks that share one copy of the networks."""
+    """Number of ranks over which one copy of the networks is sharded."""
     fsdp: bool = False
     ddp: bool = False
     offload: bool = False
-    """Shards, gradients and optimizer state are in CPU memory."""
+    """True if shards, gradients and optimizer state are in CPU memory."""
     full_checkpoint: bool = False
-    """Rank 0 gathers full tensors to write a checkpoint."""
+    """True if rank 0 gathers full tensors to write a checkpoint."""
     on_cpu: bool = False
     precision: str = "32-true"
 
@@ -61,12 +61,12 @@ class Devices:
 
     @property
     def stored_itemsize(self) -> int | None:
-        """Bytes of a stored trained weight; None: of the policy's dtype."""
+        """Bytes of a stored trained weight; None: those of the policy's dtype."""
         return 2 if self.precision in ("bf16-true", "16-true") else None
 
     @property
     def gathered_itemsize(self) -> int | None:
-        """Bytes of a trained weight in forward and backward; None: of the policy's dtype."""
+        """Bytes of a trained weight in forward and backward; None: those of the policy's dtype."""
         return 2 if self.fsdp and self.precision == "bf16-mixed" else self.stored_itemsize
 
 
@@ -75,7 +75,7 @@ class Networks:
     """Networks of a run, on the meta device."""
 
     trained: Mapping[str, nn.Module]
-    """By name: `policy` or `reward_model`, and `critic`."""
+    """Trained networks by name: `policy` or `reward_model`, and `critic`."""
     reference: Policy | None
     """The policy, if a frozen copy of its trainable weights is kept."""
     reward_models: list[nn.Module]
@@ -96,35 +96,35 @@ def build_networks(plan: Plan) -> Networks:
         if issubclass(plan.algorithm, RewardModel | ProcessRewardModel):
             return Networks({"reward_model": ScalarModel.from_policy(policy)}, None, [])
         critic = parts["critic"](policy) if "critic" in parts else None
-        readers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
-        reward_models: list[nn.Module] = [ScalarModel.load(source) for reader in readers for source in getattr(reader, "sources", ())]
+        scorers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
+        reward_models: list[nn.Module] = [ScalarModel.load(source) for scorer in scorers for source in getattr(scorer, "sources", ())]
     needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
     return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), policy if needs_reference else None, reward_models)
 
 
 def tensors(*networks: nn.Module, trained: bool = False) -> list[torch.Tensor]:
-    """Weights and buffers, shared ones once. `trained`: only those that require a gradient."""
+    """Return weights and buffers, shared ones once. `trained`: only those that require a gradient."""
     unique = {id(x): x for network in networks for x in (*network.parameters(), *network.buffers())}
     return [x for x in unique.values() if x.requires_grad or not trained]
 
 
 def num_bytes(*networks: nn.Module, itemsize: int | None = None, trained: bool = False) -> int:
-    """Bytes of `tensors`. `itemsize`: bytes of one element; None: of its dtype."""
+    """Return the bytes of `tensors`. `itemsize`: bytes of one element; None: those of its dtype."""
     return sum(x.numel() * (itemsize or x.itemsize) for x in tensors(*networks, trained=trained))
 
 
 def optimizer_copies(optimizer: DictConfig) -> float:
-    """Elements of optimizer state per trained weight (2 for Adam, 0 for plain SGD), counted after a step on one matrix."""
+    """Return the elements of optimizer state per trained weight (2 for Adam, 0 for plain SGD), counted after a step on one matrix."""
     weight = nn.Parameter(torch.zeros(64, 64))
     weight.grad = torch.zeros_like(weight)
-    built = instantiate(optimizer, _partial_=True, _convert_="all")([weight])
-    built.step()
-    return sum(x.numel() for state in built.state.values() for x in state.values() if torch.is_tensor(x) and x.ndim) / weight.numel()
+    instance = instantiate(optimizer, _partial_=True, _convert_="all")([weight])
+    instance.step()
+    return sum(x.numel() for state in instance.state.values() for x in state.values() if torch.is_tensor(x) and x.ndim) / weight.numel()
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows of one forward, each as long as the longest."""
+    """Shape of the rows of one forward, padded to the longest."""
 
     num: int
     length: int
@@ -138,7 +138,7 @@ class Rows:
 
 
 def microbatch(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) -> Rows:
-    """Rows of one forward and backward: responses have `rollout.max_tokens` tokens, or the largest length in the data."""
+    """Return the shape of one microbatch: responses have `rollout.max_tokens` tokens, or the largest length in the data."""
     batch, algorithm = plan.batch, plan.algorithm
     if algorithm.samples_responses:
         response = plan.parts["rollout"].max_tokens
@@ -153,7 +153,7 @@ def microbatch(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) ->
 
 
 def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
-    """Prompts and rows that one rank decodes at once, by stage: sampling, validation."""
+    """Return the prompts and rows that one rank decodes at once, by stage: sampling, validation."""
     if (rollout := plan.parts.get("rollout")) is None:
         return {}
     settings = plan.config.validation
@@ -171,7 +171,7 @@ def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
 
 
 def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
-    """Tokens of a data row, tokens of its longest response, and its number of responses."""
+    """Return the tokens of a data row, the tokens of its longest response, and its number of responses."""
     texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
     responses = [len(encoder.encode_response(text)) for text in texts]
     return len(encoder.encode(prompt)) + max(responses, default=0), max(responses, default=1), max(1, len(responses))

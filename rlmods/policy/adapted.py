@@ -67,7 +67,7 @@ class AdaptedPolicy(Policy):
             config.target_modules = sorted({name.rpartition(".")[2] for name in unadapted_linears(policy.model)})
         inject(policy.model, config, TRAINED)
         super().__init__(policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
-        self.dropout, self.eos_ids, self.base = policy.dropout, policy.eos_ids, base_fingerprint
+        self.dropout, self.eos_ids, self.base_fingerprint = policy.dropout, policy.eos_ids, base_fingerprint
         self.config, self.adapter = config, TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
@@ -168,7 +168,7 @@ class AdaptedPolicy(Policy):
         config.inference_mode = True
         config.save_pretrained(folder / "adapter")
         tensors = {f"{PREFIX}{name}": x.detach().cpu().contiguous() for name, x in self._adapter_tensors(state).items()}
-        save_file(tensors, folder / "adapter" / ADAPTER_WEIGHTS, {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base}"})
+        save_file(tensors, folder / "adapter" / ADAPTER_WEIGHTS, {"format": "pt", BASE_KEY: f"{self.model.dtype} {self.base_fingerprint}"})
 
     def _reset_adapters(self) -> None:
         """Make the trained adapter the active one, keep adapters in float32 and freeze everything else."""

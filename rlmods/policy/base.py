@@ -33,7 +33,7 @@ class PolicyOutput(NamedTuple):
     """Entropy of the distribution at each token, nats. Carries a gradient only with `entropy=True`."""
     values: Float[Tensor, "N T"] | None = None
     """V(s_t) of a value head on this trunk: computed from the hidden state of token t - 1."""
-    routes: Int[Tensor, "N T L k"] | None = None
+    routed_experts: Int[Tensor, "N T L k"] | None = None
     """Each router's own choice of experts, int16, at every token, also where other experts were replayed; None for a dense model."""
     router_logits: tuple[Tensor, ...] | None = None
     """[N * T, E] of each of the L routers; None unless requested."""
@@ -48,7 +48,7 @@ class Policy(TokenizerMixin, nn.Module):
 
     forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
     """Methods other than `forward` that run the network; sharding registers them."""
-    base: str | None = None
+    base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
@@ -79,22 +79,22 @@ class Policy(TokenizerMixin, nn.Module):
         entropy: bool = False,
         value_head: nn.Module | None = None,
         positions: Int[Tensor, "N T"] | None = None,
-        routes: Int[Tensor, "N T L k"] | None = None,
+        routed_experts: Int[Tensor, "N T L k"] | None = None,
         router_logits: bool = False,
     ) -> PolicyOutput:
         """Return log-probabilities and entropies at the tokens where `mask` is True, from `logits / temperature`.
 
         Rows are right-padded; column t is conditioned on the columns before t, so column 0 has no score. Entropy carries a gradient only if
         `entropy` is True. `value_head` maps each hidden state to one number. `positions`: position ids of packed rows, which start at 0 in
-        each of their sequences; sequences do not attend to each other. None: one sequence per row. `routes`: experts to replay (-1: the
-        router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
+        each of their sequences; sequences do not attend to each other. None: one sequence per row. `routed_experts`: experts to replay (-1:
+        the router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
         autocast = torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False)
         recording: AbstractContextManager[RouterTrace | None] = nullcontext()
         if self.is_mixture:
-            recording = self.routers.trace(routes, logits=router_logits)
+            recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
             packed = {} if positions is None else {"position_ids": positions}
             hidden = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state

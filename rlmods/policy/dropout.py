@@ -1,4 +1,4 @@
-"""Dropout: off in the live model, kept as configured in what is exported."""
+"""Dropout: disabled in the live model, kept as configured in the exported model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of peft that are used: inject adapters into a network in place, several per layer, and select the active one."""
+"""Interface to peft: inject adapters into a network in place, several per layer, and select the active one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from rlmods.types import UserError
 
 
 def require_peft(feature: str) -> None:
-    """
+    """Check that peft is installed, which `feature` needs.
+
     Raises:
         UserError: peft is not installed.
     """

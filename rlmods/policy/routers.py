@@ -1,4 +1,4 @@
-"""Read the expert choices of a mixture-of-experts model's routers, and replay recorded ones."""
+"""Recording and replay of the expert choices of a mixture-of-experts model's routers."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 
 class RouterTrace:
-    """Inputs and outputs of the routers in one forward, by layer. The first write wins, so that layers recomputed in backward do not change
-    it."""
+    """Inputs and outputs of the routers in one forward, by layer. The first record of a layer is kept, so that layers recomputed
+    in backward do not change it."""
 
-    def __init__(self, routes: Tensor | None, logits: bool) -> None:
-        self.routes = routes
+    def __init__(self, routed_experts: Tensor | None, logits: bool) -> None:
+        self.routed_experts = routed_experts
         """[tokens, L, k] to be replayed; -1: the router chooses."""
         self.live: dict[int, Tensor] = {}
         """Each router's own choice [tokens, k]."""
@@ -58,8 +58,8 @@ class Routers:
     def __bool__(self) -> bool:
         return bool(self.modules)
 
-    def blank(self, tokens: Int[Tensor, "N T"]) -> Int[Tensor, "N T L k"] | None:
-        """Return unrecorded routes, -1, for the tokens; None for a dense model."""
+    def unrecorded_experts(self, tokens: Int[Tensor, "N T"]) -> Int[Tensor, "N T L k"] | None:
+        """Return -1 (not recorded) for every token, layer and choice; None for a dense model."""
         shape = (*tokens.shape, len(self.modules), self.num_chosen)
         return torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
 
@@ -69,9 +69,9 @@ class Routers:
             yield from module.parameters()
 
     @contextmanager
-    def trace(self, routes: Int[Tensor, "N T L k"] | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
-        """Record the routers' own choices inside the block, and replay `routes` where they are not -1. `logits`: also record logits."""
-        trace = RouterTrace(None if routes is None else routes.flatten(0, 1).long(), logits)
+    def trace(self, routed_experts: Int[Tensor, "N T L k"] | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
+        """Record the routers' own choices inside the block, and replay `routed_experts` other than -1. `logits`: also record logits."""
+        trace = RouterTrace(None if routed_experts is None else routed_experts.flatten(0, 1).long(), logits)
         with RouterReplay(self, trace):
             yield trace
 
@@ -90,9 +90,9 @@ class Routers:
         trace.live.setdefault(layer, live)
         if trace.logits is not None:
             trace.logits.setdefault(layer, logits)
-        if trace.routes is None:
+        if trace.routed_experts is None:
             return None
-        experts = trace.routes[:, layer]
+        experts = trace.routed_experts[:, layer]
         with ForceExperts(torch.where(experts < 0, live, experts), logits.shape[-1]):
             _, weights, used = router.forward(*args)
         trace.used.setdefault(layer, (weights, used))
@@ -100,13 +100,13 @@ class Routers:
 
     @torch.no_grad()
     def _probe(self, model: Any) -> bool:
-        """Return True if every router can be read and replayed: given other experts than its own, it uses them, with weights above 0."""
+        """Return True if every router can be recorded and replayed: it uses given experts instead of its own, with weights above 0."""
         ids = torch.arange(4, device=next(model.parameters()).device)[None] % model.config.get_text_config().vocab_size
         if ids.is_meta:  # no values to compare
             return True
 
-        def run(routes: Tensor | None = None) -> RouterTrace:
-            with self.trace(routes, logits=True) as trace:
+        def run(routed_experts: Tensor | None = None) -> RouterTrace:
+            with self.trace(routed_experts, logits=True) as trace:
                 model.base_model(input_ids=ids, use_cache=False)
             return trace
 
@@ -114,9 +114,9 @@ class Routers:
         if len(live.live) < len(self.modules) or not live.logits:
             return False
         self.num_experts, self.num_chosen = live.logits[0].shape[-1], live.live[0].shape[-1]
-        routes = (live.stack_live(ids) + 1) % self.num_experts
-        used = run(routes).used
-        return all(bool((used[i][1] == routes[0, :, i]).all() and (used[i][0] > 0).all()) for i in range(len(self.modules)))
+        routed_experts = (live.stack_live(ids) + 1) % self.num_experts
+        used = run(routed_experts).used
+        return all(bool((used[i][1] == routed_experts[0, :, i]).all() and (used[i][0] > 0).all()) for i in range(len(self.modules)))
 
 
 class RouterReplay:

@@ -150,7 +150,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
             # A frozen base may be in a data type that is unsuitable for training.
-            dtype = policy.model.dtype if policy.base is None else torch.float32
+            dtype = policy.model.dtype if policy.base_fingerprint is None else torch.float32
             model = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error

@@ -17,7 +17,7 @@ class TokenizerMixin:
 
     @property
     def eos_id(self) -> int:
-        """The end-of-text id appended to responses that are given as text, for imitation or scoring."""
+        """The end-of-text id appended to responses that are given as text, for supervised training or scoring."""
         eos = self.tokenizer.eos_token_id
         return min(self.eos_ids) if eos is None else int(eos)
 

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from rlmods.preference.terms import log_ratio
-from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import check_bounds
 
 
@@ -41,5 +41,5 @@ class IPO:
         num_tokens: Int[Tensor, "P K"],
         rank: Int[Tensor, "P K"],
     ) -> Float[Tensor, " P"]:
-        gap = gaps(log_ratio(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
-        return pair_mean((gap - 1 / (2 * self.beta)).square(), better(rank, num_tokens > 0))
+        gap = pairwise_differences(log_ratio(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
+        return pair_mean((gap - 1 / (2 * self.beta)).square(), is_better(rank, num_tokens > 0))

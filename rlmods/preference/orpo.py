@@ -10,8 +10,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlmods.preference.terms import imitation, per_token
-from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.preference.terms import per_token, sft_loss
+from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import check_bounds
 
 MAX_MEAN_LOGPROB = -1e-6
@@ -47,9 +47,9 @@ class ORPO:
         num_tokens: Int[Tensor, "P K"],
         rank: Int[Tensor, "P K"],
     ) -> Float[Tensor, " P"]:
-        gap = gaps(log_odds(logprobs, num_tokens), num_tokens > 0)
-        preference = pair_mean(-logsigmoid(gap), better(rank, num_tokens > 0))
-        return imitation(logprobs, num_tokens, rank) + self.beta * preference
+        gap = pairwise_differences(log_odds(logprobs, num_tokens), num_tokens > 0)
+        preference = pair_mean(-logsigmoid(gap), is_better(rank, num_tokens > 0))
+        return sft_loss(logprobs, num_tokens, rank) + self.beta * preference
 
 
 def log_odds(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) -> Float[Tensor, "P K"]:

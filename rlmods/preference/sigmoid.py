@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import log_ratio
-from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import check_bounds
 
 
@@ -50,6 +50,6 @@ class Sigmoid:
         num_tokens: Int[Tensor, "P K"],
         rank: Int[Tensor, "P K"],
     ) -> Float[Tensor, " P"]:
-        gap = gaps(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
+        gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         loss = -(1 - self.label_smoothing) * logsigmoid(gap) - self.label_smoothing * logsigmoid(-gap)
-        return pair_mean(loss, better(rank, num_tokens > 0))
+        return pair_mean(loss, is_better(rank, num_tokens > 0))

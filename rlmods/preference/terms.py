@@ -12,16 +12,16 @@ from rlmods.ops import masked_mean
 def log_ratio(
     logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
 ) -> Float[Tensor, "P K"]:
-    """Log-ratio log pi(y | x) / pi_ref(y | x); 0 where there is no response."""
+    """Return log pi(y | x) / pi_ref(y | x); 0 where there is no response."""
     assert ref_logprobs is not None, "this loss needs a reference"
     return torch.where(num_tokens > 0, logprobs - ref_logprobs, 0.0)
 
 
 def per_token(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-    """Mean log-probability log pi(y | x) / |y|; 0 where there is no response."""
+    """Return the mean log-probability log pi(y | x) / |y|; 0 where there is no response."""
     return torch.where(num_tokens > 0, logprobs, 0.0) / num_tokens.clamp(min=1)
 
 
-def imitation(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
-    """SFT loss -log pi(y | x) / |y|, mean over the responses of rank 0 (RPO, arXiv:2404.19733, equation 1); 0 without any."""
+def sft_loss(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
+    """Return the SFT loss -log pi(y | x) / |y|, mean over the responses of rank 0 (RPO, arXiv:2404.19733, equation 1); 0 without any."""
     return -masked_mean(per_token(logprobs, num_tokens), (rank == 0) & (num_tokens > 0))

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
-from rlmods.ranking.pairs import better, gaps, pair_mean
+from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
 from rlmods.types import UserError
 
 
@@ -34,9 +34,9 @@ class BradleyTerry:
         Raises:
             UserError: `margin` is set and the data has no margins.
         """
-        gap = gaps(scores, present)
+        gap = pairwise_differences(scores, present)
         if self.margin:
             if margin is None:
                 raise UserError("ranking.margin=true, but the data has no margins: type ranking.margin=false")
             gap = gap - margin[:, None, None]
-        return pair_mean(-logsigmoid(gap), better(rank, present))
+        return pair_mean(-logsigmoid(gap), is_better(rank, present))

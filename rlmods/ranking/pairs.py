@@ -9,23 +9,23 @@ from torch import Tensor
 from rlmods.ops import masked_mean
 
 
-def better(rank: Int[Tensor, "P K"], present: Bool[Tensor, "P K"]) -> Bool[Tensor, "P K K"]:
-    """Mask that is True at (p, i, j) if candidate i of prompt p ranks strictly above candidate j: every pair once, no ties."""
+def is_better(rank: Int[Tensor, "P K"], present: Bool[Tensor, "P K"]) -> Bool[Tensor, "P K K"]:
+    """Return a mask that is True at (p, i, j) if candidate i of prompt p ranks strictly above candidate j: every pair once, no ties."""
     both = present[:, :, None] & present[:, None, :]
     return both & (rank[:, :, None] < rank[:, None, :])
 
 
-def gaps(x: Float[Tensor, "P K"], present: Bool[Tensor, "P K"]) -> Float[Tensor, "P K K"]:
-    """Differences x_i - x_j at (p, i, j). Absent candidates may hold any value."""
+def pairwise_differences(x: Float[Tensor, "P K"], present: Bool[Tensor, "P K"]) -> Float[Tensor, "P K K"]:
+    """Return the differences x_i - x_j at (p, i, j). Absent candidates may hold any value."""
     x = torch.where(present, x, 0.0)
     return x[:, :, None] - x[:, None, :]
 
 
 def pair_mean(x: Float[Tensor, "P K K"], mask: Bool[Tensor, "P K K"]) -> Float[Tensor, " P"]:
-    """Mean over each prompt's pairs in the mask; 0 for a prompt without any."""
+    """Return the mean over each prompt's pairs in the mask; 0 for a prompt without any."""
     return masked_mean(x.flatten(1), mask.flatten(1))
 
 
-def right(gap: Float[Tensor, "P K K"]) -> Float[Tensor, "P K K"]:
-    """Pair correctness: 1 where the gap is positive, 0.5 where it is 0, else 0. The mean over all strict pairs is the pair accuracy."""
-    return (gap.sign() + 1) / 2
+def pair_correctness(difference: Float[Tensor, "P K K"]) -> Float[Tensor, "P K K"]:
+    """Return 1 where the difference is positive, 0.5 where it is 0, else 0. The mean over all strict pairs is the pair accuracy."""
+    return (difference.sign() + 1) / 2

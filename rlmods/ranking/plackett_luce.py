@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.ops import masked_sum
-from rlmods.ranking.pairs import better
+from rlmods.ranking.pairs import is_better
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,6 @@ class PlackettLuce:
         margin: Float[Tensor, " P"] | None,
     ) -> Float[Tensor, " P"]:
         scores = torch.where(present, scores, 0.0)
-        choices = better(rank, present) | torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
+        choices = is_better(rank, present) | torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
         loss = torch.where(choices, scores[:, None, :], -torch.inf).logsumexp(2) - scores
         return masked_sum(loss, present)

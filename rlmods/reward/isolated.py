@@ -44,7 +44,7 @@ class Isolated:
         try:
             self._pickled  # noqa: B018
         except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise UserError(f"timeout_s runs a reward in another process, but this one cannot be pickled: {error}") from error
+            raise UserError(f"timeout_s runs a reward in another process, but this reward cannot be pickled: {error}") from error
 
     @cached_property
     def _pickled(self) -> bytes:

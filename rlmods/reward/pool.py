@@ -196,7 +196,7 @@ class _Batch:
                 self.send(worker, (self.pool.warmup,))
                 continue
             if "ready" not in reply and reply["number"] != worker.num_calls:  # from a thread or fork that an earlier call left behind
-                self.fail(worker, Outcome("error", "the worker process replied out of turn"))
+                self.fail(worker, Outcome("error", "the worker process sent a reply that belongs to no call"))
                 return
             if not worker.ready:
                 if "error" in reply:

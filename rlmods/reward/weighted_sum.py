@@ -22,7 +22,7 @@ class WeightedSum:
     The unweighted scores of each term are in `Scores.terms`; its counts and columns are kept as `<term>/<name>`. `Scores.correct` is taken
     from the first term that has it. Any reward can be a term, in YAML or from the command line:
 
-        reward.terms.format.weight=0.1    ~reward.terms.overlong    +reward@reward.terms.mine.reward=mine
+        reward.terms.format.weight=0.1    ~reward.terms.overlong    +reward@reward.terms.brevity.reward=brevity
 
     `reward.terms.NAME.timeout_s=5` runs a term in worker processes (`Isolated`): it abstains on responses on which it hangs or crashes.
 
@@ -34,7 +34,7 @@ class WeightedSum:
 
     Raises: UserError for terms of another form, if all weights are 0, or if the worker processes of a term exit during every call;
     ValueError naming the term for a result that is not one finite number or None per response; RuntimeError naming the term, file and line
-    if a term raises, as a silent zero would train on noise.
+    if a term raises: a silent score of 0 would be a wrong training signal.
     """
 
     terms: Mapping[str, Mapping[str, Any]]
@@ -99,11 +99,11 @@ class WeightedSum:
         weighted = {name: term for name, term in scores.items() if self.weights[name]}
         totals = [_sum(_times(self.weights[name], term.values[row]) for name, term in weighted.items()) for row in range(len(responses))]
         with_correct = [name for name, term in scores.items() if term.correct is not None]
-        decisive = [name for name in with_correct if name in weighted and not scores[name].monitored]
+        rewarded = [name for name in with_correct if name in weighted and not scores[name].monitored]
         return Scores(
             values=totals,
-            correct=scores[[*decisive, *with_correct][0]].correct if with_correct else None,
-            monitored=bool(with_correct) and not decisive,
+            correct=scores[[*rewarded, *with_correct][0]].correct if with_correct else None,
+            monitored=bool(with_correct) and not rewarded,
             terms={
                 key: values for name, term in scores.items() for key, values in {name: term.values, **_prefixed(name, term.terms)}.items()
             },

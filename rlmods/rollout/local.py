@@ -88,7 +88,7 @@ class Local:
         for prompt in prompts:
             tokens = policy.encode(prompt)
             if not tokens:
-                raise UserError(f"prompt {prompt.id}: empty, so the model has nothing to continue: remove it from the data")
+                raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
             if len(tokens) >= policy.context_length:
                 problem = f"{len(tokens)} tokens leave no room for a response in the model's context of {policy.context_length}"
                 raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type policy=... for a model with a longer context")

@@ -1,4 +1,4 @@
-"""Treatment of the routers of mixture-of-experts models in training."""
+"""Routing replay, update frequency and load balancing of mixture-of-experts routers."""
 
 from rlmods.router.routing import Routing
 

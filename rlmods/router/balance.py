@@ -9,11 +9,11 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 
-def load(routes: Int[Tensor, "N T L k"], mask: Bool[Tensor, "N T"], num_experts: int) -> Float[Tensor, "L E"]:
+def count_experts(routed_experts: Int[Tensor, "N T L k"], mask: Bool[Tensor, "N T"], num_experts: int) -> Float[Tensor, "L E"]:
     """Count how often each expert of each layer was chosen at the masked tokens; choices of -1 do not count."""
-    experts = routes[mask].long()
-    layer = torch.arange(routes.shape[2], device=routes.device)[:, None].expand_as(experts)
-    counts = torch.bincount((layer * num_experts + experts)[experts >= 0], minlength=routes.shape[2] * num_experts)
+    experts = routed_experts[mask].long()
+    layer = torch.arange(routed_experts.shape[2], device=routed_experts.device)[:, None].expand_as(experts)
+    counts = torch.bincount((layer * num_experts + experts)[experts >= 0], minlength=routed_experts.shape[2] * num_experts)
     return counts.view(-1, num_experts).double()
 
 

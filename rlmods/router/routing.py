@@ -1,4 +1,4 @@
-"""Options for the routers of a mixture of experts."""
+"""Training options for the routers of mixture-of-experts models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Routing:
     close the gap between sampler and trainer (`train/sampler_logprob_gap`); no rollout here reports them.
 
     `train/router_changed_fraction` is the fraction of live choices that differ from the recorded ones, `train/router_load_max` the load of
-    the busiest expert of any layer (1: uniform, E / k: every token uses it). Reference and critic always use their own choices."""
+    the busiest expert of any layer (1: uniform, E / k: all tokens use it). Reference and critic always use their own choices."""
 
     replay: bool = False
     """Replay the recorded choices in optimizer steps; False: routers choose in every forward."""
@@ -55,6 +55,6 @@ class Routing:
             for parameter in policy.routers.parameters():
                 parameter.requires_grad_(False)
 
-    def rests(self, iteration: int) -> bool:
+    def is_frozen(self, iteration: int) -> bool:
         """Return True if the routers are not updated in this iteration (the number of completed iterations)."""
         return self.every is None or (iteration + 1) % self.every != 0

@@ -1,4 +1,4 @@
-"""The files of a run: its directory, lock, checkpoints' integrity, and resuming."""
+"""Files of a run: directory, lock, integrity of checkpoints, and resuming."""
 
 from rlmods.run.directory import RunDir
 from rlmods.run.files import atomic_write, dumps, wrap_write_errors, write_summary

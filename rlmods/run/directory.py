@@ -1,4 +1,4 @@
-"""The directory of a run: used by one run only, the same on all ranks."""
+"""Run directory: locked by one run, the same on all ranks."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RunDir:
 
     @classmethod
     def _from_json(cls, message: str) -> RunDir:
-        """Parse the first rank's choice: all ranks resume from the same checkpoint, and only the first checks it."""
+        """Parse the directory sent by the first rank: all ranks resume from the same checkpoint, and only the first checks it."""
         fields = json.loads(message)
         return cls(Path(fields["path"]), Path(fields["checkpoint"]) if fields["checkpoint"] else None, fields["iteration"])
 

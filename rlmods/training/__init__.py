@@ -1,1 +1,1 @@
-"""The objects that the training loop owns."""
+"""Components of the training loop: optimizer step, scorer, buffer, metrics, validation and extensions."""

@@ -1,4 +1,4 @@
-"""Sizes of an iteration."""
+"""Batch sizes of an iteration."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Batch:
         check_bounds(self, "batch", {"max_norm": (self.max_norm > 0, "positive; batch.max_norm=inf switches clipping off")})
 
     def check_ranks(self, num_ranks: int, rows_per_prompt: int) -> None:
-        """Check that ranks can share the prompts, and minibatches the rows of a rank, evenly.
+        """Check that ranks divide the prompts, and minibatches the rows of a rank, evenly.
 
         Raises:
-            UserError: they cannot, so that a step would not equal that of a single rank.
+            UserError: they do not; a step would then differ from that of a single rank.
         """
         if self.prompts % num_ranks:
             advice = f"type batch.prompts={-(-self.prompts // num_ranks) * num_ranks}"

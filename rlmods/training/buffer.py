@@ -1,4 +1,4 @@
-"""Groups that wait until an iteration has enough of them to train on."""
+"""Buffer of sampled groups, filled until an iteration has enough of them to train on."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class SampleBuffer:
         return self.kept
 
     def end_iteration(self) -> None:
-        """Drop rejected groups and start counting generation batches anew."""
+        """Drop rejected groups and reset the number of generation batches."""
         self.rejected, self.num_pushed = None, 0
 
     def to(self, device: torch.device) -> None:

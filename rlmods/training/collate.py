@@ -1,4 +1,4 @@
-"""Scored responses to tensors."""
+"""Collation of scored responses to tensors."""
 
 from __future__ import annotations
 

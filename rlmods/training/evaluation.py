@@ -1,4 +1,4 @@
-"""Evaluation of a policy on held-out prompts: the same code before, during, after and without training."""
+"""Evaluation of a policy on held-out prompts, during training and by `python -m rlmods.evaluate`."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
-from rlmods.training.metrics import Meter, known, sample_row
+from rlmods.training.metrics import Meter, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
 
 
-class Shard(Protocol):
-    """This rank among those that share the held-out prompts (`rlmods.distributed.collectives.Ranks`)."""
+class RankInfo(Protocol):
+    """Index and device of this rank, and number of ranks that share the held-out prompts (`rlmods.distributed.collectives.Ranks`)."""
 
     @property
     def rank(self) -> int: ...
@@ -38,7 +38,7 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 class Validation:
     """Greedy accuracy on held-out prompts and, with `samples`, mean@k and pass@k.
 
-    Sampling has its own settings and seed, so how often validation runs does not change training.
+    Sampling has its own settings and seed, so the frequency of validation does not change training.
     """
 
     every: int | None = 10
@@ -71,7 +71,7 @@ class Validation:
         rollout: Any,
         reward: Callable[[Sequence[Response]], Any],
         prompts: Sequence[Prompt],
-        ranks: Shard,
+        ranks: RankInfo,
         iteration: int = 0,
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         """Evaluate the prompts. Returns the metrics over all ranks, and the rows of the sample log of this rank."""
@@ -92,17 +92,17 @@ class Validation:
         rollout.sync(policy, iteration=iteration)
         responses = rollout.generate(prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
-        correct, graded = known([None] * len(responses) if scores.correct is None else scores.correct)
+        correct, graded = values_and_mask([None] * len(responses) if scores.correct is None else scores.correct)
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)
         if rollout.temperature == 0:
             if scores.correct is not None:
                 meter.mean("val/accuracy", correct, graded)
-            meter.mean("val/reward", *known(scores.values))
+            meter.mean("val/reward", *values_and_mask(scores.values))
             for name, values in scores.terms.items():
-                meter.mean(f"val/reward/{name}", *known(values))
+                meter.mean(f"val/reward/{name}", *values_and_mask(values))
             if "gold" in scores.terms:
-                meter.mean("val/gold_reward", *known(scores.terms["gold"]))
+                meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
             meter.mean("val/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
             meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
         elif scores.correct is not None:
@@ -114,5 +114,5 @@ class Validation:
 
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
-    """Return a copy of the rollout with other sampling settings, those of them that it has."""
+    """Return a copy of the rollout with other sampling settings; settings that it does not have are ignored."""
     return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})

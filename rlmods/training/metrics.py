@@ -1,4 +1,4 @@
-"""What is logged: metrics over microbatches and ranks, wall time by phase, and the metrics of responses and updates.
+"""Metrics over microbatches and ranks, wall time by phase, and logging of responses and updates.
 
 Means are sums and counts that are divided once, so microbatches of unequal size and ranks with unequal work give the exact mean.
 """
@@ -140,15 +140,15 @@ def peak_memory_mb(device: torch.device) -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (2**20 if sys.platform == "darwin" else 2**10)
 
 
-def known(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
+def values_and_mask(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
     """Return the values with 0 in place of None, and a mask that is False there."""
     filled = torch.tensor([0.0 if v is None else v for v in values], dtype=torch.float64)
     return filled, torch.tensor([v is not None for v in values], dtype=torch.bool)
 
 
 def correctness(scores: Scores) -> Tensor:
-    """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a paid reward knows it, else the total reward;
-    NaN for unscored responses."""
+    """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a weighted reward reports it, else the total
+    reward; NaN for unscored responses."""
     correct = [None] * len(scores.values) if scores.correct is None or scores.monitored else scores.correct
     source = [None if value is None else value if c is None else c for value, c in zip(scores.values, correct, strict=True)]
     return torch.tensor([math.nan if x is None else float(x) for x in source], dtype=torch.float64)
@@ -160,11 +160,11 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     texts: dict[int, list[str]] = {}
     for i, response in zip(group.tolist(), responses, strict=True):
         texts.setdefault(i, []).append(response.text)
-    meter.mean("train/reward", *known(scores.values))
+    meter.mean("train/reward", *values_and_mask(scores.values))
     if scores.correct is not None:
-        meter.mean("train/accuracy", *known(scores.correct))
+        meter.mean("train/accuracy", *values_and_mask(scores.correct))
     for name, values in scores.terms.items():
-        meter.mean(f"train/reward/{name}", *known(values))
+        meter.mean(f"train/reward/{name}", *values_and_mask(values))
     for name, count in scores.counts.items():
         meter.sum(f"reward/{name}", count)
     meter.mean("train/unscored_fraction", filter_scores.isnan().double())

@@ -1,4 +1,4 @@
-"""Packing: several texts in one row of a forward, which do not attend to each other."""
+"""Packing of several texts into one row, without attention between them."""
 
 from __future__ import annotations
 

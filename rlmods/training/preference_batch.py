@@ -1,4 +1,4 @@
-"""Candidate responses to tensors."""
+"""Collation of candidate responses to tensors."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def pad_preferences(
 
 def candidate_scores(network: ScalarModel, rows: PreferenceBatch) -> Tensor:
     """Return the pooled score of each response [P, K], without the model's offset; 0 for missing candidates."""
-    numbers, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
-    return pool(numbers, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
+    scores, mask = network(rows.tokens.flatten(0, 1)), rows.mask.flatten(0, 1)
+    return pool(scores, mask, network.metadata.get("pooling", "last")).view(rows.rank.shape)
 
 
-def mismatched(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
+def shift_responses(rows: PreferenceBatch, context_length: int) -> PreferenceBatch:
     """Pair every prompt with the responses to the next one (the last with those to the first), truncated to `context_length` tokens."""
     start = rows.lengths - rows.mask.sum(2)
-    first = start.argmax(1)  # a candidate that exists: a missing one has no prompt
+    first = start.argmax(1)  # missing candidates have no prompt tokens
     prompts = [rows.tokens[p, k, : start[p, k]].tolist() for p, k in enumerate(first.tolist())]
     responses = [[row[mask].tolist() for row, mask in zip(*group, strict=True)] for group in zip(rows.tokens, rows.mask, strict=True)]
     shifted = responses[1:] + responses[:1]

@@ -1,4 +1,4 @@
-"""Rows that each rank holds for itself: saving them, and redistributing them if a run resumes on another number of ranks."""
+"""Checkpointing of rows that differ by rank, and their redistribution if a run resumes with another number of ranks."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def rank_state(rows: Experience | None) -> dict[str, Any]:
 def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Experience | None:
     """Return the rows of this rank, given those of all ranks in a checkpoint.
 
-    With an unchanged number of ranks each gets its own. Otherwise whole groups are dealt round-robin in the order in which they were
-    sampled, with ids below those of all groups to come."""
+    With an unchanged number of ranks each gets its own rows. Otherwise whole groups are distributed round-robin in the order in which they
+    were sampled, with ids below those of all later groups."""
     held = [None if not part else Experience(**part) for part in states]  # type: ignore[arg-type]
     if len(held) == world_size:
         return held[rank]
@@ -44,7 +44,7 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
 
 
 def reshard(items: Sequence[Sequence[T]], rank: int, world_size: int) -> list[T]:
-    """Return the items of this rank, given those of all ranks; dealt round-robin if the number of ranks has changed."""
+    """Return the items of this rank, given those of all ranks; distributed round-robin if the number of ranks has changed."""
     if len(items) == world_size:
         return list(items[rank])
     return [item for part in items for item in part][rank::world_size]

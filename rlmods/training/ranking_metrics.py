@@ -1,4 +1,4 @@
-"""AUC, calibration error and correlation of scores. Each needs all examples at once, so none can be averaged over batches or ranks.
+"""AUC, calibration error and correlation of scores, each computed from all examples at once, not averaged over batches or ranks.
 
 torchmetrics is not used here: its AUROC applies a float32 sigmoid to scores outside [0, 1], after which 20 and 25 are a tie, and its
 Pearson correlation of a constant is NaN with a warning.

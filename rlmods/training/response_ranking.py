@@ -24,7 +24,7 @@ class RankedResponses:
 
     @property
     def preferences(self) -> list[tuple[Response, int]]:
-        """Ranked responses if one is better than another; otherwise empty, because the ranks say nothing about their quality."""
+        """Ranked responses if one is better than another; otherwise empty, because equal ranks carry no preference."""
         ranked = [(r, rank) for r, rank in zip(self.responses, self.ranks, strict=True) if rank is not None]
         return ranked if len({rank for _, rank in ranked}) > 1 else []
 

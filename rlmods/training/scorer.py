@@ -1,4 +1,4 @@
-"""Log-probabilities of given responses: by the policy, the critic and the reference."""
+"""Log-probabilities and values of given responses under policy, reference and critic."""
 
 from __future__ import annotations
 
@@ -36,35 +36,37 @@ class LogprobScorer:
             outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient, `router_logits=True`.
         """
         head = self.critic if critic and isinstance(self.critic, ValueHead) else None
-        routes = micro.routed_experts if self.replay_experts and policy is self.policy else None
-        output: PolicyOutput = policy(micro.tokens, micro.mask, temperature=self.temperature, value_head=head, routes=routes, **outputs)
+        experts = micro.routed_experts if self.replay_experts and policy is self.policy else None
+        output: PolicyOutput = policy(
+            micro.tokens, micro.mask, temperature=self.temperature, value_head=head, routed_experts=experts, **outputs
+        )
         separate = critic and self.critic is not None and head is None
         return output._replace(values=self.critic(micro.tokens, micro.mask)) if separate else output
 
     @torch.no_grad()
     def score(self, batch: Experience, policy: Policy, *, critic: bool = False) -> PolicyOutput:
-        """Return log-probabilities, entropies and, with `critic`, values [N, T] of all rows, and the experts that were chosen."""
+        """Return log-probabilities, entropies and, with `critic`, values [N, T] of all rows, and the routed experts."""
         out = {name: torch.zeros_like(batch.advantages) for name in ("logprobs", "entropy", "values")}
         if batch.routed_experts is not None:
-            out["routes"] = torch.full_like(batch.routed_experts, -1)
+            out["routed_experts"] = torch.full_like(batch.routed_experts, -1)
         for micro, rows in self.microbatches(batch):
             output = self.forward(micro, policy, critic=critic)._asdict()
             for name in out:
                 if (x := output[name]) is not None:
                     out[name][rows, : x.shape[1]] = x[: len(rows)]
-        return PolicyOutput(out["logprobs"], out["entropy"], out["values"], out.get("routes"))
+        return PolicyOutput(out["logprobs"], out["entropy"], out["values"], out.get("routed_experts"))
 
     def add_old_logprobs(self, batch: Experience, needed: Tensor) -> Experience:
         """Compute `old_logprobs`, and the experts chosen for them, in the rows `needed` [N] that do not have them yet (NaN)."""
         rows = (needed & batch.old_logprobs.isnan().any(1) & batch.mask.any(1)).nonzero().squeeze(1)
         old_logprobs, experts = batch.old_logprobs.clone(), batch.routed_experts
-        # Ranks may lack different numbers of rows: every rank takes part in the forwards.
+        # Ranks may need different numbers of rows, but every rank must take part in the forwards.
         if self.ranks.reduce(torch.tensor(len(rows))) > 0:
             part = batch.select(rows) if len(rows) else batch.select(torch.tensor([0], device=self.ranks.device)).without_loss()
             output = self.score(part, self.policy)
             old_logprobs[rows] = output.logprobs[: len(rows)]
-            if experts is not None and output.routes is not None:
-                experts = experts.index_copy(0, rows, output.routes[: len(rows)])
+            if experts is not None and output.routed_experts is not None:
+                experts = experts.index_copy(0, rows, output.routed_experts[: len(rows)])
         return replace(batch, old_logprobs=old_logprobs, routed_experts=experts)
 
     def add_ref_logprobs(self, batch: Experience, reference: Policy) -> Experience:

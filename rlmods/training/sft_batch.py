@@ -1,4 +1,4 @@
-"""Rows of supervised fine-tuning."""
+"""Collation of rows for supervised fine-tuning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One optimizer step, independent of how its rows are cut into microbatches and spread over ranks."""
+"""One optimizer step, whose result does not depend on the microbatches and ranks over which its rows are split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rlmods.types import Experience, PreferenceBatch, Totals, UserError
 
 Rows = TypeVar("Rows", Experience, PreferenceBatch)
 Loss = Callable[[Any, Totals], Tensor]
-"""Maps a microbatch and the totals of the optimizer step to its summand of the loss: summed over microbatches and ranks it is the loss."""
+"""Maps a microbatch and the totals of the optimizer step to a part of the loss, which is the sum over microbatches and ranks."""
 
 
 class Module(Protocol):
@@ -37,9 +37,9 @@ class Module(Protocol):
 
 
 class Microbatches:
-    """Cuts rows into microbatches of at most `token_budget` tokens, longest rows first.
+    """Split rows into microbatches of at most `token_budget` tokens, longest rows first.
 
-    Every rank gets the same number of microbatches, because sharded forwards wait for each other; the ones that are added have no loss."""
+    Every rank gets the same number of microbatches, because sharded forwards are collective; the added ones have no loss."""
 
     def __init__(self, ranks: Ranks, timer: PhaseTimer, token_budget: int) -> None:
         self.ranks, self.timer, self.token_budget = ranks, timer, token_budget
@@ -56,7 +56,7 @@ class Microbatches:
 
 
 class TrainStep:
-    """Accumulates gradients over microbatches, clips them, and steps the optimizer.
+    """Accumulate gradients over microbatches, clip them, and step the optimizer.
 
     The loss is a sum over tokens divided by `Totals` of the whole step over all ranks. A step with a NaN or infinite loss or gradient is
     skipped and counted (`train/nonfinite_steps`); `batch.max_nonfinite` of them in a row end the run. All ranks decide alike.
@@ -107,7 +107,7 @@ class TrainStep:
         self.num_steps += 1
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
-        """DDP reduces gradients once, with the last microbatch; FSDP, which has no room for full gradients, with each."""
+        """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full gradients, reduces with each."""
         block = getattr(self.module.trainer.strategy, "block_backward_sync", None)
         return nullcontext() if is_last or block is None else block()
 

@@ -298,7 +298,7 @@ def trained(tmp_path: Path) -> Path:
 class TestLoad:
     def test_the_directory_of_an_adapter_continues_its_training(self, trained: Path) -> None:
         lm: Any = LoRA(rank=2)(HuggingFace(name=str(trained / "export" / "adapter"))())
-        assert lm.base is not None
+        assert lm.base_fingerprint is not None
         merged = load(trained / "export")
         torch.testing.assert_close(logprobs(lm), logprobs(merged), rtol=0, atol=1e-5)
         before, initial = frozen_tensors(lm), logprobs(lm)

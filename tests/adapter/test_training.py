@@ -146,7 +146,7 @@ def test_the_plan_shows_the_number_of_trained_parameters(tmp_path: Path) -> None
     text = console.export_text()
     assert "adapter=lora" in text
     assert "0.1M parameters, 0.04M of them trained, float32" in text
-    assert "a frozen copy of what is trained, 0.04M more" in text
+    assert "a frozen copy of the trained weights, 0.04M more" in text
 
 
 class TestCompose:

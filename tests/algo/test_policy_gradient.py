@@ -208,7 +208,7 @@ class TestKL:
 class TestDynamicSampling:
     def test_says_when_it_filters_on_a_reward_that_knows_no_correctness(self):
         made = attached(learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r)))
-        with pytest.warns(UserWarning, match="does not say which answers are correct"):
+        with pytest.warns(UserWarning, match="does not report correctness"):
             made.sample(SPLITS.train[:2])
 
     def test_a_prompt_drawn_again_gets_other_answers(self):

@@ -24,7 +24,7 @@ START |= {"truncated_fraction": 0.0, "kl_ref": 0.01, "reward/format/mean": 0.5, 
 CHANGES: dict[str, tuple[dict[str, float], str]] = {
     "length": (
         {"reward/by_length": 0.9, "response_tokens": 20.0, "reward/format/by_length": 0.1, "reward/wordy/by_length": 0.95},
-        "pays for length: .* 0.90, most of all the term wordy (0.95), and the mean length went from 10.0 to 20.0 tokens",
+        "the reward grows with length: .* 0.90, most of all the term wordy (0.95), and the mean length went from 10.0 to 20.0 tokens",
     ),
     "gap": (
         {"reward/mean": 0.8, "accuracy": 0.3, "reward/format/mean": 0.9},
@@ -178,7 +178,7 @@ class TestMonitor:
 
 
 def wordy(responses: list[Response]) -> Scores:
-    """Reward that pays for length."""
+    """Reward that grows with length."""
     return Scores([len(r.tokens) / 16 for r in responses])
 
 
@@ -196,13 +196,13 @@ class TestTraining:
         rows, alerts, _ = self.train(tmp_path, {"even": 0.2, "wordy": 1.0})
         length_alerts = [record for record in alerts if record["kind"] == "length"]
         assert length_alerts
-        assert "pays for length" in length_alerts[0]["words"]
+        assert "the reward grows with length" in length_alerts[0]["words"]
         assert "most of all the term wordy" in length_alerts[0]["words"]
         longest = max(len(line["tokens"]) for line in length_alerts[0]["rows"])
         assert len(length_alerts[0]["rows"]) == 2
         assert longest >= 12, "long responses are shown"
         assert any("hacking/length" in row for row in rows)
-        assert "reward hacking? pays for length" in capsys.readouterr().out.replace("\n", " ")
+        assert "reward hacking? the reward grows with length" in capsys.readouterr().out.replace("\n", " ")
 
     def test_honest_reward_gives_no_alert(self, tmp_path: Path) -> None:
         _, alerts, trained = self.train(tmp_path, {"even": 1.0})

@@ -19,7 +19,7 @@ def test_format_iteration() -> None:
 
 def test_iteration_without_a_step_is_labelled() -> None:
     line = format_iteration({"train/accuracy": 0.0, "train/skipped_steps": 1.0}, 1.0)
-    assert line == "accuracy 0.000  no step: nothing to learn from  1.0 s"
+    assert line == "accuracy 0.000  no step: no learning signal  1.0 s"
     assert "every response is unscored" in format_iteration({"train/skipped_steps": 1.0, "train/unscored_fraction": 1.0}, 1.0)
     assert "no step" not in format_iteration({"train/skipped_steps": 0.5}, 1.0)
 

@@ -136,7 +136,7 @@ class TestCommand:
         out = capsys.readouterr().out
         assert re.search(r"^\| \*\*all\*\* \| \*\*", out, re.MULTILINE)
         assert re.search(r"^peak: [\d.]+ GiB \(\d+ MiB\) in \w+; fits 1 x 80 GiB, of which 72 can be used$", out, re.MULTILINE)
-        assert "would lower it: " in out
+        assert "to lower it, type " in out
         assert "does not fit 1 x 0.001 GiB" in report(predict(["algo=sft", *RANDOM, "gpu_gib=0.001"]))
 
     @pytest.mark.parametrize(

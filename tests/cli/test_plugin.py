@@ -58,7 +58,7 @@ class TestRefusals:
             ("reward", "my-reward", "as in my_reward"),
             ("reward", "class", "a plugin is a Python module"),
             ("reward", "math", "reward=math exists already"),
-            ("reward", "random", "import random gives"),
+            ("reward", "random", "the module name random is used by"),
             ("reward", "_", "a plugin is a Python module"),
             ("reward", "3bad", "as in bad"),
             ("reward", "simple_namespace", "imports a class SimpleNamespace already"),
@@ -125,7 +125,7 @@ class TestInstalledPackages:
         plugins.register()
         with pytest.raises(UserError, match=r"loud = loud_rewards\.parts cannot be imported \(ImportError: no such library\)"):
             configuration([])
-        explained = plugins.explain(ValueError("another"))
+        explained = plugins.explain_plugin_error(ValueError("another"))
         assert explained is not None
         assert "cannot be imported" in str(explained)
 

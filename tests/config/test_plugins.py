@@ -76,7 +76,7 @@ def test_help_lists_options_of_plugins_from_any_directory(tree: Path, tmp_path_f
         ("shout/reward/soft.yml", "rename it to soft.yaml"),
         ("my-plugin/my-plugin.py", "use letters, digits and _ only"),
         ("empty/readme.txt", "no empty.py in it"),
-        ("json/json.py", "import json gives .*rename the folder and json.py"),
+        ("json/json.py", "the module name json is used by .*rename the folder and json.py"),
     ],
 )
 def test_an_invalid_plugin_is_a_one_line_error(tree: Path, file: str, message: str) -> None:
@@ -118,7 +118,7 @@ def test_an_error_inside_a_plugin_names_its_file_and_line(tree: Path, code: str,
     config = compose_with_plugins(tree, "reward=loud")
     with pytest.raises(Exception, match="shout") as error:
         instantiate(config.reward)
-    explained = str(plugins.explain(error.value))
+    explained = str(plugins.explain_plugin_error(error.value))
     assert explained.startswith(f"{tree / 'plugins/shout/shout.py'}:{line}: {message}")
     assert "\n" not in explained
 
@@ -127,7 +127,7 @@ def test_errors_outside_plugins_are_not_explained(tree: Path) -> None:
     plugins.register(tree / "plugins")
     with pytest.raises(ZeroDivisionError) as error:
         _ = 1 / 0
-    assert plugins.explain(error.value) is None
+    assert plugins.explain_plugin_error(error.value) is None
 
 
 def test_the_shipped_example() -> None:

@@ -56,7 +56,7 @@ def mixture(kind: str = "qwen3", seed: int = 0, **options: Any) -> Policy:
 
 def routes(policy: Policy, tokens: torch.Tensor, seed: int = 0) -> torch.Tensor:
     """Return random experts to replay, distinct for every token and layer."""
-    blank = policy.routers.blank(tokens)
+    blank = policy.routers.unrecorded_experts(tokens)
     assert blank is not None
     noise = torch.rand(*blank.shape[:-1], policy.routers.num_experts, generator=torch.Generator().manual_seed(seed))
     return noise.topk(blank.shape[-1]).indices.to(torch.int16)

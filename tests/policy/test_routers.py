@@ -41,7 +41,7 @@ class TestReplay:
         lm, (tokens, mask) = mixture(kind), rows()
         replayed_routes = routes(lm, tokens)
         with used_experts(lm) as used:
-            output = lm(tokens, mask, routes=replayed_routes)
+            output = lm(tokens, mask, routed_experts=replayed_routes)
         assert len(used) == len(lm.routers.modules)
         for layer, (experts, weights) in enumerate(used):
             assert torch.equal(experts, replayed_routes[:, :, layer].flatten(0, 1).long())
@@ -52,9 +52,9 @@ class TestReplay:
     def test_replaying_the_own_choice_changes_nothing(self, kind: str) -> None:
         lm, (tokens, mask) = mixture(kind), rows()
         live = lm(tokens, mask)
-        replayed = lm(tokens, mask, routes=live.routes)
+        replayed = lm(tokens, mask, routed_experts=live.routed_experts)
         assert torch.equal(replayed.logprobs, live.logprobs)
-        assert torch.equal(replayed.routes, live.routes)
+        assert torch.equal(replayed.routed_experts, live.routed_experts)
 
     def test_at_minus_one_the_router_chooses(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
@@ -62,16 +62,16 @@ class TestReplay:
         replayed_routes[1:] = -1
         replayed_routes[0, 7:] = -1
         with used_experts(lm) as used:
-            output = lm(tokens, mask, routes=replayed_routes)
+            output = lm(tokens, mask, routed_experts=replayed_routes)
         torch.testing.assert_close(output.logprobs[1:], lm(tokens, mask).logprobs[1:], rtol=0, atol=1e-6)
         assert torch.equal(used[0][0].view(4, 13, 2)[0, :7], replayed_routes[0, :7, 0].long())
-        assert torch.equal(used[0][0].view(4, 13, 2)[0, 7:], output.routes[0, 7:, 0].long())
+        assert torch.equal(used[0][0].view(4, 13, 2)[0, 7:], output.routed_experts[0, 7:, 0].long())
 
     def test_weights_come_from_live_logits_in_value_and_gradient(self) -> None:
         """Against the equation: softmax over all experts, gathered at the replayed ones, normalised."""
         lm, (tokens, mask) = mixture(), rows()
         replayed_routes = routes(lm, tokens)
-        actual = gradient(lm, lm(tokens, mask, routes=replayed_routes).logprobs)
+        actual = gradient(lm, lm(tokens, mask, routed_experts=replayed_routes).logprobs)
         reference = mixture()
 
         def forward(router: Any, experts: Tensor, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -88,13 +88,13 @@ class TestReplay:
     def test_the_live_choice_is_also_returned(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
         replayed_routes = routes(lm, tokens)
-        first = lm(tokens, mask).routes[:, :, 0]  # of the first layer, whose router input does not depend on the routes
-        assert torch.equal(lm(tokens, mask, routes=replayed_routes).routes[:, :, 0], first)
+        first = lm(tokens, mask).routed_experts[:, :, 0]  # of the first layer, whose router input does not depend on the routes
+        assert torch.equal(lm(tokens, mask, routed_experts=replayed_routes).routed_experts[:, :, 0], first)
 
     def test_nothing_is_replayed_outside_forward(self) -> None:
         lm, (tokens, mask) = mixture(), rows()
         before = lm.model(input_ids=tokens).logits
-        lm(tokens, mask, routes=routes(lm, tokens))
+        lm(tokens, mask, routed_experts=routes(lm, tokens))
         assert torch.equal(lm.model(input_ids=tokens).logits, before)
 
     def test_a_frozen_copy_has_its_own_routers(self) -> None:
@@ -107,7 +107,7 @@ class TestReplay:
         assert torch.equal(reference(tokens, mask).logprobs, before)
         with lm.routers.trace(replayed_routes):
             assert torch.equal(reference(tokens, mask).logprobs, before)
-        assert not torch.equal(reference(tokens, mask, routes=replayed_routes).logprobs, before)
+        assert not torch.equal(reference(tokens, mask, routed_experts=replayed_routes).logprobs, before)
         contexts = reference.model.model.layers[0]._gradient_checkpointing_func.keywords["context_fn"]
         assert contexts.__self__ is reference.routers
 
@@ -122,12 +122,12 @@ class TestCheckpointing:
         replayed_routes = routes(off, tokens)
 
         def loss(lm: Policy) -> Tensor:
-            output = lm(tokens, mask, routes=replayed_routes, router_logits=True)
+            output = lm(tokens, mask, routed_experts=replayed_routes, router_logits=True)
             return output.logprobs + sum(x.square().sum() for x in output.router_logits) * 1e-2
 
         expected, x = gradient(off, loss(off)), loss(on)
         if between:
-            on(tokens, mask, routes=routes(on, tokens, seed=1))
+            on(tokens, mask, routed_experts=routes(on, tokens, seed=1))
             on(tokens, mask)
         with used_experts(on) as used:
             actual = gradient(on, x)
@@ -154,7 +154,7 @@ class TestForward:
         for i in range(4):
             single = lm(tokens[i : i + 1], mask[i : i + 1])
             torch.testing.assert_close(single.logprobs, batch.logprobs[i : i + 1], rtol=0, atol=1e-5)
-            assert torch.equal(single.routes, batch.routes[i : i + 1])
+            assert torch.equal(single.routed_experts, batch.routed_experts[i : i + 1])
 
     @every_kind
     def test_is_the_same_in_train_and_eval_mode(self, kind: str) -> None:
@@ -171,15 +171,15 @@ class TestForward:
         for actual, layer in zip(output.router_logits, expected, strict=True):
             assert torch.equal(actual, layer)
         experts = torch.stack([x.topk(2).indices for x in expected], 1).view(4, 13, 3, 2)
-        assert torch.equal(output.routes, experts.to(torch.int16))
+        assert torch.equal(output.routed_experts, experts.to(torch.int16))
 
     def test_a_dense_model_has_none(self, monkeypatch: pytest.MonkeyPatch) -> None:
         lm, (tokens, mask) = policy(), rows()
         monkeypatch.setattr(type(lm.routers), "trace", None)  # not called in a dense forward
         assert not lm.routers
         assert not lm.is_mixture
-        assert lm.routers.blank(tokens) is None
-        assert lm(tokens, mask).routes is None
+        assert lm.routers.unrecorded_experts(tokens) is None
+        assert lm(tokens, mask).routed_experts is None
 
     def test_a_model_with_unsupported_routers_counts_as_dense(self) -> None:
         """Phi's router does not call top-k: it takes one maximum after the other."""
@@ -187,7 +187,7 @@ class TestForward:
         with pytest.warns(UserWarning, match="routers of type PhimoeTopKRouter are not supported"):
             lm = Policy(model, character_tokenizer())
         assert not lm.routers
-        assert lm(*rows()).routes is None
+        assert lm(*rows()).routed_experts is None
 
     def test_export_is_a_plain_model(self, tmp_path: Path) -> None:
         lm, (tokens, mask) = mixture(), rows()

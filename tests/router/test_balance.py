@@ -3,7 +3,7 @@
 import torch
 from transformers.models.qwen3_moe.modeling_qwen3_moe import load_balancing_loss_func
 
-from rlmods.router.balance import balance_loss, load
+from rlmods.router.balance import balance_loss, count_experts
 
 N, T, L, E, K = 5, 7, 3, 8, 2
 
@@ -17,7 +17,7 @@ def random_routing() -> tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]:
 
 
 def fractions(routes: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    return load(routes, mask, E).sum(0) / (mask.sum() * L)
+    return count_experts(routes, mask, E).sum(0) / (mask.sum() * L)
 
 
 class TestLoad:
@@ -31,7 +31,7 @@ class TestLoad:
                     for expert in routes[n, t, layer].tolist() if mask[n, t] else ():
                         if expert >= 0:
                             expected[layer, expert] += 1
-        assert torch.equal(load(routes, mask, E), expected)
+        assert torch.equal(count_experts(routes, mask, E), expected)
         assert expected.sum() == (mask.sum() - 1) * L * K
 
 

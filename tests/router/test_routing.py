@@ -34,6 +34,6 @@ def test_every_null_freezes_the_routers_only():
 
 
 def test_routers_are_updated_every_n_iterations():
-    assert [not Routing(every=3).rests(i) for i in range(7)] == [False, False, True, False, False, True, False]
-    assert not any(Routing().rests(i) for i in range(3))
-    assert all(Routing(every=None).rests(i) for i in range(3))
+    assert [not Routing(every=3).is_frozen(i) for i in range(7)] == [False, False, True, False, False, True, False]
+    assert not any(Routing().is_frozen(i) for i in range(3))
+    assert all(Routing(every=None).is_frozen(i) for i in range(3))

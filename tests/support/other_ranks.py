@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from rlmods.callbacks import IterationCheckpoint
-from rlmods.cli.main import quiet
+from rlmods.cli.console import silence_libraries
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.collectives import is_first_rank
@@ -29,7 +29,7 @@ RESUMED = "iteration_000001.ckpt"
 
 def trained(folder: Path, iterations: int, resume: Path | None = None, **options: Any) -> dict[str, torch.Tensor]:
     """Weights after so many iterations of gradient descent with momentum; the checkpoint of each is in the folder."""
-    quiet()
+    silence_libraries()
     made = plan(*CASE, f"run_dir={folder}")
     learner: Any = made.learner()
     learner.optimizer = partial(torch.optim.SGD, lr=0.05, momentum=0.9)

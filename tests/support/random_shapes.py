@@ -10,7 +10,7 @@ from typing import Any
 
 from rlmods.advantage import GAE, Greedy, GroupNorm
 from rlmods.algo import DPO, PPO, SFT, Batch, OnlineDPO, PolicyGradient, RewardModel
-from rlmods.cli.main import quiet
+from rlmods.cli.console import silence_libraries
 from rlmods.critic import Separate, Shared
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.kl import NoKL, Penalty
@@ -74,7 +74,7 @@ def shape(draw: random.Random) -> dict[str, Any]:
 
 if __name__ == "__main__":
     num, seed, strategy, precision = int(sys.argv[1]), int(sys.argv[2]), STRATEGIES[sys.argv[3]], sys.argv[4]
-    quiet()
+    silence_libraries()
     for i in range(num):
         settings = shape(random.Random(f"{seed}-{i}"))
         print(i, {k: v for k, v in settings.items() if k not in ("validation_prompts", "ptx_prompts")}, flush=True)

@@ -1,4 +1,4 @@
-"""A world small enough to train in a test: a random model of 10 thousand parameters, sums of digits, every part replaceable."""
+"""Small training setup for tests: a random model of 10 thousand parameters, sums of digits, and replaceable parts."""
 
 from __future__ import annotations
 
@@ -34,21 +34,23 @@ SPLITS = Arithmetic(level=1, num_train=24, num_val=8)()
 
 
 def even(responses: list[Response]) -> Scores:
-    """Rewards a first token with an even id: a coin flip at first, easy to learn, and mixed within almost every group."""
-    right = [r.tokens[0] % 2 == 0 for r in responses]
-    return Scores([float(x) for x in right], correct=right)
+    """Score 1 for a first token with an even id, else 0: random at first, easy to learn, and different within almost every group."""
+    correct = [r.tokens[0] % 2 == 0 for r in responses]
+    return Scores([float(x) for x in correct], correct=correct)
 
 
 def policy(seed: int = 0, **options: Any) -> Policy:
+    """Return a policy with random weights."""
     torch.manual_seed(seed)
-    made = Tiny(pretrained=False, hidden_size=32, num_layers=2, **options)()
-    made.eos_ids = frozenset(range(25))  # a quarter of the vocabulary, so that random answers differ in length
-    return made
+    policy = Tiny(pretrained=False, hidden_size=32, num_layers=2, **options)()
+    policy.eos_ids = frozenset(range(25))  # a quarter of the vocabulary, so that random responses differ in length
+    return policy
 
 
-def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
-    given: dict[str, Any] = {
-        "policy": change.pop("adapter", NoAdapter())(change.pop("policy", None) or policy()),
+def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
+    """Return a learner with default parts. `changes`: other parts, and settings of the algorithm."""
+    arguments: dict[str, Any] = {
+        "policy": changes.pop("adapter", NoAdapter())(changes.pop("policy", None) or policy()),
         "rollout": Local(max_tokens=8),
         "reward": even,
         "optimizer": partial(torch.optim.AdamW, lr=1e-2),
@@ -59,15 +61,15 @@ def learner(kind: type[Learner] = PolicyGradient, **change: Any) -> Any:
         "seed": 0,
     }
     if issubclass(kind, PolicyGradient):
-        given |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
-        given |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
+        arguments |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
+        arguments |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
     names = {field.name for field in fields(kind.settings_type)}
-    settings = kind.settings_type(**{name: change.pop(name) for name in names & change.keys()})
-    return kind(settings=settings, **given | change)
+    settings = kind.settings_type(**{name: changes.pop(name) for name in names & changes.keys()})
+    return kind(settings=settings, **arguments | changes)
 
 
 class Log(Logger):
-    """Rows as they come."""
+    """Logger that keeps the logged rows in a list."""
 
     name, version = "log", ""
 
@@ -91,7 +93,7 @@ def fit(
     splits: Any = SPLITS,
     **options: Any,
 ) -> list[dict[str, Any]]:
-    """Train on the CPU; returns the logged rows."""
+    """Train on the CPU and return the logged rows."""
     log = Log()
     options = {"accelerator": "cpu", "devices": 1, **options}
     trainer = trainers.build(max_iterations=iterations, callbacks=callbacks, loggers=[log], **options)
@@ -100,7 +102,7 @@ def fit(
 
 
 class OneRank:
-    """Stands in for the Trainer where a test asks for losses and gradients only."""
+    """Minimal replacement of the Trainer for tests of losses and gradients on a single rank."""
 
     world_size, global_rank = 1, 0
     max_iterations = 1
@@ -115,25 +117,25 @@ def close(gradient: torch.Tensor, reference: torch.Tensor) -> None:
 
 def extension(learner: Any, kind: type[X]) -> X:
     """Return the learner's extension of this type."""
-    [found] = [extension for extension in learner.extensions if isinstance(extension, kind)]
-    return found
+    [match] = [extension for extension in learner.extensions if isinstance(extension, kind)]
+    return match
 
 
 def attached(learner: Any) -> Any:
-    """Attach a single-rank stand-in for the Trainer."""
+    """Attach a `OneRank` to the learner, sync the rollout, and return the learner."""
     learner.trainer = OneRank()
     learner.rollout.sync(learner.policy, iteration=0)
     return learner
 
 
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
-    """Return scored responses to the first prompts, with old log-probs, as an optimizer step meets them."""
+    """Return scored responses to the first prompts with old log-probabilities, ready for an optimizer step."""
     experience, _ = attached(learner).sample(SPLITS.train[:num_prompts])
     return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 
 
 def gradients(learner: Any, batch: Experience) -> torch.Tensor:
-    """Flattened gradient of the loss of one optimizer step on these rows."""
+    """Return the flattened gradient of the loss of one optimizer step on these rows."""
     from rlmods.types import Totals
 
     learner.zero_grad()

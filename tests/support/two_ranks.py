@@ -13,7 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 
-from rlmods.cli.main import quiet
+from rlmods.cli.console import silence_libraries
 from rlmods.data.loader import PromptLoader
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
@@ -113,7 +113,7 @@ class Tape(L.Callback):
 
 def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
     """Weights, metrics and samples of plain gradient descent: weights then tell what the gradient was."""
-    quiet()
+    silence_libraries()
     made = plan(*typed(case, folder), f"run_dir={folder / 'run'}")
     learner: Any = made.learner()
     learner.optimizer = partial(torch.optim.SGD, lr=0.2)

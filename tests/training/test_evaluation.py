@@ -12,11 +12,11 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from rlmods.cli.evaluate import _keep_up, kl_from
+from rlmods.cli.evaluate import _use_trained_reward_models, kl_from
 from rlmods.rollout import Local
 from rlmods.training import evaluation
 from rlmods.training.evaluation import Validation, pass_at_k
-from rlmods.training.metrics import Meter, correctness, known
+from rlmods.training.metrics import Meter, correctness, values_and_mask
 from rlmods.types import Prompt, Response, Scores, UserError
 from tests.support.tiny_setup import SPLITS, even, policy
 
@@ -78,7 +78,7 @@ class TestCorrectness:
 
 
 def test_known_says_where_values_are() -> None:
-    filled, where = known([1.5, None, 0.0])
+    filled, where = values_and_mask([1.5, None, 0.0])
     assert (filled.tolist(), where.tolist()) == ([1.5, 0.0, 0.0], [True, False, True])
 
 
@@ -222,11 +222,11 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
     terms = {"a": {"reward": neural, "weight": 1.0}, "gold": {"reward": neural, "weight": 0.0}}
     terms["b"] = {"reward": {**neural, "model": ["x", "y"]}}
     config = OmegaConf.create({"reward": {"terms": terms}})
-    _keep_up(config, tmp_path)
+    _use_trained_reward_models(config, tmp_path)
     assert config.reward.terms.a.reward.model == "old", "a run that has trained none"
     for name in ("reward_model", "reward_model_1", "reward_model_2"):
         (tmp_path / name).mkdir()
-    _keep_up(config, tmp_path)
+    _use_trained_reward_models(config, tmp_path)
     now = {name: term.reward.model for name, term in config.reward.terms.items()}
     assert now == {
         "a": str(tmp_path / "reward_model"),

@@ -89,7 +89,7 @@ class TestReplay:
 
         def spy(experience: Experience, policy: Policy, **options: Any) -> Any:
             found = score(experience, policy, **options)
-            for row, length, routes in zip(experience.tokens, experience.lengths.tolist(), found.routes, strict=True):
+            for row, length, routes in zip(experience.tokens, experience.lengths.tolist(), found.routed_experts, strict=True):
                 recorded[tuple(row[:length].tolist())] = routes[:length]
             return found
 
@@ -105,7 +105,7 @@ class TestReplay:
                 want = recorded[tuple(micro.tokens[i, :length].tolist())]
                 assert torch.equal(micro.routed_experts[i, :length], want)
                 assert torch.equal(used[i, :length], want.long())
-                changed += int((run.policy(micro.tokens, micro.mask).routes[i, :length] != want).sum())
+                changed += int((run.policy(micro.tokens, micro.mask).routed_experts[i, :length] != want).sum())
         assert changed > 0, "no router has changed its mind, so that nothing was tested"
 
     def test_the_first_ratio_is_one_and_later_ones_are_those_of_a_model_that_does_not_route(self) -> None:
@@ -259,7 +259,7 @@ class TestMetrics:
             run.policy.routers.modules[0].weight.add_(0.2)
         run.policy.routers.modules[0].weight.data[0] += 0.3
         gradients(run, rows)
-        live, where = run.policy(rows.tokens, rows.mask).routes, loss_row_tokens(rows)
+        live, where = run.policy(rows.tokens, rows.mask).routed_experts, loss_row_tokens(rows)
         changed = total = 0
         counts = torch.zeros(3, 8)
         for i in range(len(rows)):

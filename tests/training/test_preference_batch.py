@@ -6,7 +6,7 @@ from rlmods.algo import DPO, SFT, ProcessRewardModel, RewardModel
 from rlmods.policy import Policy
 from rlmods.preference import Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.training.preference_batch import collate_preferences, mismatched
+from rlmods.training.preference_batch import collate_preferences, shift_responses
 from rlmods.types import Prompt
 from tests.policy.test_base import TestEncode as Chat
 from tests.policy.test_base import llama, tokenizer_with_bos
@@ -52,7 +52,7 @@ class TestAssemble:
 class TestMismatched:
     def test_every_prompt_is_followed_by_the_responses_to_the_next(self) -> None:
         rows = collate_preferences(RAGGED, made := policy())
-        found = mismatched(rows, 256)
+        found = shift_responses(rows, 256)
         for p in range(4):
             q = (p + 1) % 4
             for k in range(3):
@@ -62,7 +62,7 @@ class TestMismatched:
                     assert found.tokens[p, k, : found.lengths[p, k]].tolist() == made.encode(RAGGED[p]) + said
 
     def test_nothing_exceeds_the_context(self) -> None:
-        found = mismatched(collate_preferences(RAGGED, policy()), 6)
+        found = shift_responses(collate_preferences(RAGGED, policy()), 6)
         assert int(found.lengths.max()) == 6
         assert found.mask[3, 0].sum() == 2
 

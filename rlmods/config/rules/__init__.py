@@ -1,4 +1,4 @@
-"""Rules that a plan must satisfy. Each returns None, or the error message, with the override to type."""
+"""Rules that a plan must satisfy. A rule returns None, or an error message that ends with the override to type."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rlmods.config.plan import Plan
 from rlmods.config.rules import parts, rows, values
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
-    values.protocols, parts.group_size, parts.critic, parts.steps, parts.scale, parts.reference, parts.rounds, rows.ptx,
-    rows.minibatches, rows.prompts, rows.answers, rows.columns, rows.graded, rows.preferences, parts.temperature, parts.truncation,
+    values.protocols, parts.group_size, parts.critic, parts.steps, parts.reward_scaling, parts.reference, parts.rounds, rows.ptx,
+    rows.minibatches, rows.prompts, rows.answers, rows.columns, rows.gradable, rows.preferences, parts.temperature, parts.truncation,
     parts.router, values.precision, parts.quantization,
 )  # fmt: skip
-"""In the order in which they are checked."""
+"""All rules, in the order in which they are checked."""

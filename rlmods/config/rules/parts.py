@@ -1,4 +1,4 @@
-"""Parts that do not fit each other."""
+"""Rules on the compatibility of parts with each other and with the algorithm."""
 
 from __future__ import annotations
 
@@ -10,49 +10,51 @@ def group_size(plan: Plan) -> str | None:
     samples = plan.batch.samples
     for group in ("advantage", "sampling", "reward"):
         online = plan.algorithm.samples_responses and group in plan.parts
-        if online and samples < 2 and (getattr(plan.parts[group], "needs_group", False)):
-            return f"{group}={plan.choices.get(group)} compares answers to one prompt, and batch.samples={samples}: type batch.samples=8"
+        if online and samples < 2 and getattr(plan.parts[group], "needs_group", False):
+            return f"{group}={plan.choices.get(group)} compares responses to one prompt, but batch.samples={samples}: type batch.samples=8"
     if "judge" in plan.parts and samples < 2:
-        return f"a judge compares answers to one prompt, and batch.samples={samples}: type batch.samples=4"
+        return f"a judge compares responses to one prompt, but batch.samples={samples}: type batch.samples=4"
     return None
 
 
 def critic(plan: Plan) -> str | None:
     if "critic" not in plan.parts:
         return None
-    wanted, made = getattr(plan.parts["advantage"], "needs_values", False), hasattr(plan.parts["critic"], "coefficient")
-    if wanted and not made:
+    needs_critic, has_critic = getattr(plan.parts["advantage"], "needs_values", False), hasattr(plan.parts["critic"], "coefficient")
+    if needs_critic and not has_critic:
         return f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or another advantage=group_norm"
-    if made and not wanted:
-        return f"critic={plan.choices.get('critic')} would be trained and never asked: type critic=none, or advantage=gae"
+    if has_critic and not needs_critic:
+        return f"critic={plan.choices.get('critic')} would be trained but not used: type critic=none, or advantage=gae"
     return None
 
 
 def steps(plan: Plan) -> str | None:
     if not getattr(plan.parts.get("advantage"), "needs_steps", False):
         return None
-    chosen = plan.choices.get("advantage")
+    option = plan.choices.get("advantage")
     if plan.parts["kl"].where == "reward" and plan.parts["kl"].coefficient > 0:
-        return f"advantage={chosen} reads the rewards of steps alone, so a KL in the reward would be lost: type kl=loss, or kl=none"
+        return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
     if not getattr(plan.parts["reward"], "gives_steps", False):
         reward = plan.choices.get("reward")
-        return f"advantage={chosen} needs a reward for each step, and reward={reward} gives one a response: type reward=process"
+        return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
     return None
 
 
-def scale(plan: Plan) -> str | None:
+def reward_scaling(plan: Plan) -> str | None:
     scaled = plan.config.algo.get("normalize_reward", False) or plan.config.algo.get("clip_reward", None) is not None
     if scaled and hasattr(plan.parts.get("advantage"), "threshold"):
-        chosen = plan.choices.get("advantage")
-        return f"algo.normalize_reward and algo.clip_reward move rewards, and advantage={chosen} compares them with a threshold: drop them"
+        option = plan.choices.get("advantage")
+        return (
+            f"algo.normalize_reward and algo.clip_reward change rewards, but advantage={option} compares them with a threshold: drop them"
+        )
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
-        return "algo.normalize_reward and algo.clip_reward scale one reward a response, and this reward gives one a step: drop them"
+        return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
     return None
 
 
 def reference(plan: Plan) -> str | None:
     if plan.config.algo.get("reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
-        return f"algo.reference_every moves the reference, and kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
+        return f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
     return None
 
 
@@ -63,22 +65,22 @@ def rounds(plan: Plan) -> str | None:
     if not any(isinstance(term["reward"], Neural) and term.get("weight", 1.0) for term in terms.values()):
         return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
     if plan.config.algo.reference_every is None:
-        return f"algo={name} works in rounds of so many iterations: type algo.reference_every=20"
+        return f"algo={name} needs the number of iterations per round: type algo.reference_every=20"
     length, every = plan.config.trainer.max_iterations, plan.config.algo.reference_every
     if length < every:
-        return f"no round of algo.reference_every={every} ends in trainer.max_iterations={length}: type algo.reference_every={length}"
+        return f"algo.reference_every={every} is longer than the run, trainer.max_iterations={length}: type algo.reference_every={length}"
     if getattr(plan.parts["ranking"], "margin", False):
-        return "ranking.margin=true, and a judge says by no margin what is better: type ranking.margin=false"
-    most = plan.batch.prompts * every
-    if plan.config.algo.refresh_prompts > most:
-        return f"algo.refresh_prompts={plan.config.algo.refresh_prompts}, but a round has {most} prompts: type algo.refresh_prompts={most}"
+        return "ranking.margin=true, but a judge returns no margins: type ranking.margin=false"
+    num_prompts = plan.batch.prompts * every
+    if (refresh := plan.config.algo.refresh_prompts) > num_prompts:
+        return f"algo.refresh_prompts={refresh}, but a round has {num_prompts} prompts: type algo.refresh_prompts={num_prompts}"
     return None
 
 
 def temperature(plan: Plan) -> str | None:
     temperature = getattr(plan.parts.get("rollout"), "temperature", 1.0)
     if plan.algorithm.samples_responses and temperature == 0:
-        return "rollout.temperature=0 samples the same answer every time, so there is nothing to learn: type rollout.temperature=1"
+        return "rollout.temperature=0 samples the same response every time, so there is no learning signal: type rollout.temperature=1"
     return None
 
 
@@ -86,7 +88,7 @@ def truncation(plan: Plan) -> str | None:
     rollout = plan.parts.get("rollout")
     if "ratio" in plan.parts and (getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0):
         return (
-            "rollout.top_p and rollout.top_k draw from another distribution than the one that is trained: "
+            "rollout.top_p and rollout.top_k sample from another distribution than the one that is trained: "
             "type rollout.top_p=1 rollout.top_k=0 (validation has its own settings)"
         )
     return None
@@ -94,11 +96,11 @@ def truncation(plan: Plan) -> str | None:
 
 def router(plan: Plan) -> str | None:
     if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(plan.adapter, "freezes", False):
-        return "router.every is about weights of routers, which the adapter freezes: type router.every=1 (router.replay=true may stay)"
+        return "router.every has no effect, because the adapter freezes the routers: type router.every=1 (router.replay=true can stay)"
     every, length = getattr(plan.parts.get("router"), "every", None), plan.config.trainer.max_iterations
     if every is None or every <= length:
         return None
-    return f"router.every={every}, but trainer.max_iterations={length}: routers would make no step: type router.every={length}"
+    return f"router.every={every}, but trainer.max_iterations={length}: routers would never be updated: type router.every={length}"
 
 
 def quantization(plan: Plan) -> str | None:
@@ -107,7 +109,7 @@ def quantization(plan: Plan) -> str | None:
         return None
     if not getattr(plan.adapter, "freezes", False):
         other = "type adapter=lora, or " if "adapter" in plan.algorithm.groups else "type "
-        return f"policy.quantization={kind} is for weights that are not trained: {other}policy.quantization=null"
+        return f"policy.quantization={kind} needs frozen weights: {other}policy.quantization=null"
     if plan.choices.get("critic") == "separate" and plan.config.critic.init is None:
-        return f"critic=separate copies the trunk in full, which policy.quantization={kind} is there to avoid: type critic=shared"
+        return f"critic=separate trains a full-precision copy of the trunk, which defeats policy.quantization={kind}: type critic=shared"
     return None

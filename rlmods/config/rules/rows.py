@@ -1,4 +1,4 @@
-"""Data that does not bring what the algorithm and its parts ask of it."""
+"""Rules on the data: number of rows, required columns, gold answers and preferences."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ def ptx(plan: Plan) -> str | None:
     for prompt in plan.ptx:
         if "response" not in prompt.meta:
             advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
-            return f"algo.ptx_coefficient imitates responses, and prompt {prompt.id} has none: {advice}"
+            return f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {advice}"
     return None
 
 
@@ -34,13 +34,13 @@ def answers(plan: Plan) -> str | None:
             continue
         for prompt in (*plan.splits.train, *plan.splits.val):
             if prompt.answer is None:
-                chosen = f"{group}={plan.choices.get(group)}"
+                option = f"{group}={plan.choices.get(group)}"
                 other = "" if plan.algorithm.samples_responses else ", or reward=format, as it is for validation only"
-                return f"{chosen} compares with a gold answer, and prompt {prompt.id} has none: type data.answer=COLUMN{other}"
+                return f"{option} needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN{other}"
     return None
 
 
-def graded(plan: Plan) -> str | None:
+def gradable(plan: Plan) -> str | None:
     for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
         try:
             plan.parts["reward"].check_prompt(prompt)
@@ -50,11 +50,11 @@ def graded(plan: Plan) -> str | None:
 
 
 COLUMNS = {
-    "response": ("imitates responses", "type data.response=COLUMN"),
-    "candidates": ("learns from preferences", "type data=preferences data.train=FILE"),
-    "steps": ("learns from labelled steps", "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN"),
+    "response": ("trains on responses", "type data.response=COLUMN"),
+    "candidates": ("trains on preferences", "type data=preferences data.train=FILE"),
+    "steps": ("trains on labelled steps", "type data=preferences data.train=FILE data.steps=COLUMN data.step_labels=COLUMN"),
 }
-"""What a row of data may have to bring: what for, and how to name it."""
+"""Purpose of each required column, and the override that selects it."""
 
 
 def columns(plan: Plan) -> str | None:
@@ -63,29 +63,29 @@ def columns(plan: Plan) -> str | None:
         for prompt in plan.splits.train:
             if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
                 if "steps" in prompt.meta:
-                    advice = "it has labelled steps, which algo=process_reward_model learns from"
-                return f"algo={plan.config.algo.name} {purpose}, and prompt {prompt.id} has none: {advice}"
+                    advice = "it has labelled steps, for algo=process_reward_model"
+                return f"algo={plan.config.algo.name} {purpose}, but prompt {prompt.id} has none: {advice}"
     return None
 
 
 def preferences(plan: Plan) -> str | None:
     preference, ranking, algo = plan.parts.get("preference"), plan.parts.get("ranking"), plan.config.algo
     if preference is not None and not preference.needs_reference:
-        for key, without in (("reference_every", None), ("reference", "live")):
-            if algo.get(key, without) != without:
-                return f"algo.{key} is about the reference, and preference={plan.choices.get('preference')} has none: drop it"
+        for key, default in (("reference_every", None), ("reference", "live")):
+            if algo.get(key, default) != default:
+                return f"algo.{key} sets the reference, but preference={plan.choices.get('preference')} has none: drop it"
     if "judge" in plan.parts and algo.get("reference", "live") != "live":
-        return f"algo.reference={algo.reference}: what the policy will say is not known before, so type algo.reference=live"
+        return f"algo.reference={algo.reference} needs responses that are in the data, but they are sampled: type algo.reference=live"
     if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
         return "this preference loss estimates a KL from responses to other prompts of the optimizer step: type batch.minibatches=1"
     if "candidates" not in plan.algorithm.needs_columns:
         return None
     rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
     if getattr(preference, "needs_pairs", ranking is not None) and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
-        other = "type preference=kto, which learns from verdicts" if preference is not None else "give pairs or rankings: data.train=FILE"
-        return f"algo={algo.name} compares responses to one prompt, and no row of the data prefers one to another: {other}"
+        other = "type preference=kto, which trains on labels" if preference is not None else "type data.train=FILE with pairs or rankings"
+        return f"algo={algo.name} compares responses to one prompt, but no row of the data prefers one to another: {other}"
     if getattr(ranking, "margin", False) and not any(prompt.meta.get("margin") is not None for prompt in rows):
-        return "ranking.margin=true, and the data has no margin: type ranking.margin=false"
+        return "ranking.margin=true, but the data has no margin: type ranking.margin=false"
     if algo.get("zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
-        return "algo.zero_mean=true takes the mean score of held-out responses, and there are none: type algo.zero_mean=false"
+        return "algo.zero_mean=true subtracts the mean score of held-out responses, but there are none: type algo.zero_mean=false"
     return None

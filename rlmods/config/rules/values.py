@@ -1,4 +1,4 @@
-"""Parts without the methods of their protocol, and values that are not supported."""
+"""Rules on single parts and values: methods of a part's protocol, supported precisions."""
 
 from __future__ import annotations
 

@@ -92,12 +92,12 @@ FIRST_UNKNOWN = 470
 
 
 def blocked(machine: str) -> dict[str, int]:
-    """Calls of this machine that a confined process may not make at all, by name."""
+    """Return the numbers of the calls that a confined process may not make, by name."""
     return _numbers(_BLOCKED, machine)
 
 
 def restricted(machine: str) -> dict[str, int]:
-    """Calls that it may make only with some arguments, by name."""
+    """Return the numbers of the calls that it may make only with certain arguments, by name."""
     return _numbers(_RESTRICTED, machine)
 
 

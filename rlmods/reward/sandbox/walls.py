@@ -1,9 +1,9 @@
-"""Irrevocable restrictions that a process puts on itself. Linux, x86-64 and AArch64, no privileges needed.
+"""Irrevocable restrictions of the current process. Linux, x86-64 and AArch64, no privileges needed.
 
-- Landlock: files outside the given folders cannot be opened, and none can be written, made or removed.
+- Landlock: files outside the given folders cannot be opened, and none can be written, created or removed.
 - seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
   change of a file's owner, mode or times.
-- capabilities: root has none left.
+- capabilities: all are dropped, also for root.
 - limits: seconds of processor time, address space, file size, open files, core dumps.
 
 Imported by a bare interpreter: uses little of the standard library and nothing else.
@@ -44,7 +44,7 @@ def missing_support() -> str | None:
 
 
 def confine(readable: list[str], *, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
-    """Put all restrictions on this process. Raises UnsupportedError if one is not available.
+    """Apply all restrictions to this process. Raises UnsupportedError if one is not available.
 
     Args:
         readable: files and folders that stay readable; missing ones are skipped.

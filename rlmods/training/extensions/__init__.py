@@ -1,4 +1,4 @@
-"""Optional behaviour of the RL loop, one file each; a run without it does not contain it."""
+"""Optional extensions of the RL loop, created only in runs whose settings need them."""
 
 from rlmods.training.extensions.base import Extension
 from rlmods.training.extensions.early_stopping import EarlyStopping

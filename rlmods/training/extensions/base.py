@@ -1,4 +1,4 @@
-"""The hooks that an extension may implement."""
+"""Base class of extensions, with the hooks that they may implement."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ if TYPE_CHECKING:
 class Extension:
     """Hooks of the RL loop, in the order in which they are called. Every hook does nothing by default.
 
-    An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or `rank_state` and `load_rank_states` (own to
-    each rank).
+    An extension with state also has `state_dict` and `load_state_dict` (equal on all ranks), or `rank_state` and `load_rank_states`
+    (different on each rank).
     """
 
     needs_old_logprobs: bool = False
     """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which otherwise are not computed."""
 
     def attach(self, loop: Any) -> None:
-        """Receive the loop, when it is constructed."""
+        """Store the loop; called when the loop is constructed."""
         self.loop = loop
 
     def on_fit_start(self) -> None:
-        """Training starts: the device and the other ranks are known, and a checkpoint is loaded."""
+        """Called when training starts, after the checkpoint is loaded and networks are on their devices."""
 
     def on_iteration_start(self) -> None:
-        """Before each batch of prompts."""
+        """Called before each batch of prompts."""
 
     def on_responses(self, responses: Sequence[Response]) -> None:
-        """All sampled responses, prompt-major, before they are graded."""
+        """Called with all sampled responses, prompt-major, before they are graded."""
 
     def before_update(self, batch: Experience) -> Experience:
         """Return the rows to train on, given those of this iteration."""
@@ -50,17 +50,17 @@ class Extension:
         return None
 
     def on_after_backward(self) -> None:
-        """Gradients of a microbatch were accumulated."""
+        """Called after the gradients of a microbatch are accumulated."""
 
     def should_stop(self) -> bool:
         """Return True after an optimizer step to skip the remaining ones of this iteration."""
         return False
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
-        """All optimizer steps of the iteration were made on `batch`, whose first `num_fresh` rows were not added by an extension."""
+        """Called after all optimizer steps of the iteration on `batch`, whose rows after the first `num_fresh` were added by extensions."""
 
     def before_iteration_end(self) -> None:
-        """Before the metrics of the iteration are computed, also if it made no optimizer step."""
+        """Called before the metrics of the iteration are computed, also if it made no optimizer step."""
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
-        """The metrics of the iteration, equal on all ranks."""
+        """Called with the metrics of the iteration, which are equal on all ranks."""

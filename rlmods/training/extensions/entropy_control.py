@@ -1,4 +1,4 @@
-"""A controller of the entropy bonus."""
+"""Adaptive weight of the entropy bonus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The routers of a mixture of experts during an update."""
+"""Routing replay, router freezing and load balancing of a mixture of experts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch import Tensor
 
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
-from rlmods.router.balance import balance_loss, load
+from rlmods.router.balance import balance_loss, count_experts
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Experience
 
 
 class ExpertRouting(Extension):
-    """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that rest in some iterations, the
-    load-balancing loss, and metrics of the routing.
+    """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that are frozen in some
+    iterations, the load-balancing loss, and routing metrics.
 
     Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of the iteration."""
 
@@ -25,9 +25,9 @@ class ExpertRouting(Extension):
         self.router = router
         self.needs_old_logprobs = router.aux_coefficient > 0
         self.expert_counts: Tensor | None = None
-        """[L, E]: choices of the live routers in this iteration."""
-        self.expert_share = torch.zeros(0)
-        """[E]: share of the optimizer step's tokens routed to each expert, as recorded."""
+        """[L, E]: number of tokens for which the live routers chose each expert in this iteration."""
+        self.expert_fractions = torch.zeros(0)
+        """[E]: fraction of the optimizer step's tokens routed to each expert, by the recorded choices."""
         self.num_tokens = torch.zeros(())
         """Number of tokens of the optimizer step."""
         self.aux_losses: list[Tensor] = []
@@ -44,35 +44,35 @@ class ExpertRouting(Extension):
         off_policy = self.loop.batch.epochs * self.loop.batch.minibatches > 1 or self.loop.settings.replay_fraction > 0
         if off_policy and not self.router.replay and getattr(self.loop.ratio, "level", "token") == "token":
             rank_zero_warn(
-                "the experts of a token may change between its old log-probability and a later optimizer step, and a ratio by token cannot "
-                "tell that from learning: type router=replay (router.replay=true beside other options), or ratio=sequence"
+                "the experts of a token may change between its old log-probability and a later optimizer step, and a token-level "
+                "ratio then contains routing noise: type router=replay (router.replay=true beside other options), or ratio=sequence"
             )
 
     def before_step(self, minibatch: Experience) -> list[Any]:
-        """Compute the share of each expert over the whole optimizer step, which no microbatch sees."""
+        """Compute the fraction of tokens routed to each expert over the whole optimizer step."""
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
             tokens = loss_row_tokens(minibatch)
-            counts = self.loop.ranks.reduce(load(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
+            counts = self.loop.ranks.reduce(count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
             self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
-            self.expert_share = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
+            self.expert_fractions = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
         return []
 
     def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
         """Return this microbatch's part of the weighted load-balancing loss."""
-        if output.routes is not None:
-            self._log_choices(micro, output.routes)
+        if output.routed_experts is not None:
+            self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
-        loss = balance_loss(output.router_logits, loss_row_tokens(micro).flatten(), self.expert_share, self.num_tokens)
+        loss = balance_loss(output.router_logits, loss_row_tokens(micro).flatten(), self.expert_fractions, self.num_tokens)
         self.aux_losses[-1] += loss.detach()
         return self.router.aux_coefficient * loss
 
     def _log_choices(self, micro: Experience, live: Tensor) -> None:
         """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""
         tokens = loss_row_tokens(micro)
-        counts = load(live, tokens, self.routers.num_experts)
+        counts = count_experts(live, tokens, self.routers.num_experts)
         self.expert_counts = counts if self.expert_counts is None else self.expert_counts + counts
         if micro.routed_experts is not None:
             changed = (live.sort(-1).values != micro.routed_experts.sort(-1).values).any(-1)
@@ -80,8 +80,8 @@ class ExpertRouting(Extension):
             self.loop.meter.mean("train/router_changed_fraction", changed.double(), recorded)
 
     def on_after_backward(self) -> None:
-        """Remove the gradient of routers that rest in this iteration; the optimizer then leaves them and their moments alone."""
-        if self.router.rests(self.loop.iteration):
+        """Remove the gradient of routers that are frozen in this iteration, so that the optimizer skips them and their moments."""
+        if self.router.is_frozen(self.loop.iteration):
             for parameter in self.routers.parameters():
                 parameter.grad = None
 

@@ -1,4 +1,4 @@
-"""A reference that follows the policy."""
+"""Periodic update of the reference to the current policy."""
 
 from __future__ import annotations
 

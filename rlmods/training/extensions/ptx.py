@@ -1,4 +1,4 @@
-"""A supervised loss beside the RL loss."""
+"""Supervised loss in addition to the RL loss (PTX)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class PTX(Extension):
     def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int) -> None:
         """
         Args:
-            prompts: rows whose `meta["response"]` is imitated.
+            prompts: rows with the target text in `meta["response"]`.
             num_rows: rows of an optimizer step, over all ranks.
         """
         self.coefficient, self.prompts, self.num_rows = coefficient, prompts, num_rows
@@ -47,7 +47,7 @@ class PTX(Extension):
         """Return the rows of this rank in one optimizer step."""
         loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed)
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
-        return sft_batch([loader.at(position) for position in positions], self.loop.policy, policy_version=0)
+        return sft_batch([loader.prompt_at(position) for position in positions], self.loop.policy, policy_version=0)
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return the weighted loss of a microbatch."""

@@ -1,4 +1,4 @@
-"""Reward models that are trained on while the policy is trained."""
+"""Periodic training of the reward models on judged responses of the current policy."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlmods.distributed.collectives import all_gather, broadcast_parameters
 from rlmods.ops import pack
 from rlmods.policy.scalar import ScalarModel
 from rlmods.protocols import Judge
-from rlmods.ranking.pairs import better, gaps, right
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
@@ -27,7 +27,7 @@ GENERATOR = 1_000_001
 
 class RewardModelRefresh(Extension):
     """Collect a judge's rankings of the policy's responses and, at the end of each round, train the reward models on them together with a
-    share of older rankings (DeepSeekMath, arXiv:2402.03300, algorithm 1: a tenth).
+    fraction of older rankings (a tenth in DeepSeekMath, arXiv:2402.03300, algorithm 1).
 
     A reward model is reliable on responses like those it was trained on, and the policy moves away from them.
     """
@@ -52,7 +52,7 @@ class RewardModelRefresh(Extension):
             every: iterations of a round.
             prompts: prompts judged in a round, the same number in each of its iterations.
             rows: prompts of one optimizer step.
-            replay: share of older rankings among those of a round, below 1.
+            replay: fraction of older rankings among those trained on, below 1.
         """
         self.networks, self.judge, self.ranking = networks, judge, ranking
         self.every, self.lr, self.epochs, self.rows, self.replay = every, lr, epochs, rows, replay
@@ -107,7 +107,7 @@ class RewardModelRefresh(Extension):
         self, network: ScalarModel, fresh: list[Prompt], older: list[Prompt], generator: torch.Generator, token_budget: int
     ) -> dict[str, float]:
         """Train `epochs` passes over the rankings, then shift the scores so that the fresh responses have mean 0."""
-        num_agreed, num_pairs, _ = self.evaluate(network, fresh, token_budget)
+        num_correct, num_pairs, _ = self.evaluate(network, fresh, token_budget)
         rows, losses = [*fresh, *older], list[float]()
         network.requires_grad_(True)
         optimizer = torch.optim.AdamW(network.parameters(), lr=self.lr, weight_decay=0.0)
@@ -127,20 +127,20 @@ class RewardModelRefresh(Extension):
             parameter.grad = None
         broadcast_parameters(network)
         network.metadata["offset"] = self.evaluate(network, fresh, token_budget)[2]
-        return {"pairs": num_pairs, "pair_accuracy": num_agreed / max(1.0, num_pairs), "loss": sum(losses) / len(losses)}
+        return {"pairs": num_pairs, "pair_accuracy": num_correct / max(1.0, num_pairs), "loss": sum(losses) / len(losses)}
 
     @torch.no_grad()
     def evaluate(self, network: ScalarModel, rows: Sequence[Prompt], token_budget: int) -> tuple[float, float, float]:
-        """Return the number of pairs in the right order (ties count half), the number of pairs, and the mean score."""
-        num_agreed, num_pairs, total, count = 0.0, 0.0, 0.0, 0
+        """Return the number of correctly ordered pairs (ties count half), the number of pairs, and the mean score."""
+        num_correct, num_pairs, total, count = 0.0, 0.0, 0.0, 0
         for batch in batches(network, rows, token_budget):
             scores, present = candidate_scores(network, batch), batch.present
-            pairs = better(batch.rank, present)
-            num_agreed += float(right(gaps(scores, present))[pairs].sum())
+            pairs = is_better(batch.rank, present)
+            num_correct += float(pair_correctness(pairwise_differences(scores, present))[pairs].sum())
             num_pairs += float(pairs.sum())
             total += float(scores[present].double().sum())
             count += int(present.sum())
-        return num_agreed, num_pairs, total / max(1, count)
+        return num_correct, num_pairs, total / max(1, count)
 
     # Checkpoint
 

@@ -1,4 +1,4 @@
-"""The KL of a whole update."""
+"""KL divergence between the policies before and after an iteration."""
 
 from __future__ import annotations
 
