@@ -267,7 +267,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Surrogate:
-    """Output of a ratio policy."""
+    """Output of a `Ratio`."""
 
     objective: Float[Tensor, "N T"]
     """Objective of each token, to be maximised."""

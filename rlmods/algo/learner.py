@@ -33,7 +33,7 @@ class NoSettings:
 
 
 class Learner(L.LightningModule):
-    """Base LightningModule, in which one `training_step` is one iteration on one batch of prompts.
+    """Base LightningModule, in which one `training_step` takes one batch of prompts, and one or more of them are an iteration.
 
     The default iteration trains on rows of data (SFT, reward models, DPO): a subclass defines `rows` and `loss`. `PolicyGradient` samples
     the responses that it trains on. `iteration` counts completed iterations; schedules, seeds, checkpoints and the log are keyed by it.

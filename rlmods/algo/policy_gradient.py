@@ -76,7 +76,7 @@ COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(ratio(log pi - log pi_old, A)) + c H - beta KL`, and regress the critic on the returns if there is one.
+    """Maximise `aggregate(ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the critic on the returns if there is one.
 
     The parts are constructor arguments. A subclass documents the objective of a paper; its option in `conf/algo/` selects the parts.
     """
@@ -271,8 +271,8 @@ class PolicyGradient(Learner):
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
 
-        Returns the rows, whose masks are empty where they have no loss, and two masks [N]: the rows of groups to keep, and the rows that
-        `sampling` selected. A row of a kept group that is not selected counts in the baseline but not in the loss."""
+        Returns the rows and two masks [N]: the rows of groups to keep, and the rows that `sampling` selected. A row of a kept group that is
+        not selected counts in the baseline but not in the loss: its mask becomes empty. The buffer empties the masks of rejected groups."""
         if self.settings.overlong_filter:
             complete = torch.tensor([r.finish == "stop" for r in responses], device=self.device)
             batch = replace(batch, mask=batch.mask & complete[:, None])
@@ -364,7 +364,7 @@ class PolicyGradient(Learner):
         self.kl_stats += log_update(self.meter, micro, log_ratio, old_logprobs, entropy, surrogate.clipped, self.iteration)
         loss = -self.aggregation(objective, micro.mask, totals)
         for extension in self.extensions:
-            if (term := extension.loss_term(micro, output)) is not None:
+            if (term := extension.loss_term(micro, output, totals)) is not None:
                 loss = loss + term
         if values is not None and micro.returns is not None and micro.values is not None:
             regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.critic_config.clip)

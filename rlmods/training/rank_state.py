@@ -38,7 +38,7 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
     groups = _enumerate(torch.cat(order))
     num_groups = int(groups.max()) + 1
     rows = Experience.concat(parts)
-    rows = rows.select(groups % world_size == rank) if num_groups else rows
+    rows = rows.select(groups % world_size == rank)
     own_groups = groups[groups % world_size == rank]
     return None if not len(rows) else Experience(**dict(rows.tensors()) | {"group": own_groups - num_groups})  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Custom ratio policy: `python train.py ratio=name`."""
+"""Custom ratio: `python train.py ratio=name`."""
 
 from dataclasses import dataclass
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rlmods.types import Experience, Response
+from rlmods.types import Experience, Response, Totals
 
 if TYPE_CHECKING:
     from rlmods.policy.base import PolicyOutput
@@ -45,7 +45,7 @@ class Extension:
         """Return further rows of the next optimizer step, each with its loss."""
         return []
 
-    def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
+    def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term to add to the loss of a microbatch, or None."""
         return None
 

@@ -12,7 +12,7 @@ from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
 from rlmods.router.balance import balance_loss, count_experts
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Experience
+from rlmods.types import Experience, Totals
 
 
 class ExpertRouting(Extension):
@@ -59,7 +59,7 @@ class ExpertRouting(Extension):
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
         return []
 
-    def loss_term(self, micro: Experience, output: PolicyOutput) -> Tensor | None:
+    def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return this microbatch's part of the weighted load-balancing loss."""
         if output.routed_experts is not None:
             self._log_choices(micro, output.routed_experts)

@@ -10,7 +10,7 @@ from rlmods.types import Experience
 
 class UpdateKL(Extension):
     """Log `train/kl_update`: KL(pi_old || pi) in nats per token after the last optimizer step of an iteration, estimated by
-    `r - 1 - log r`. Ratio policies with an adaptive coefficient read it (PPO-KL, arXiv:1707.06347, equation 8)."""
+    `r - 1 - log r`. Ratios with an adaptive coefficient read it (PPO-KL, arXiv:1707.06347, equation 8)."""
 
     needs_old_logprobs = True
 
