@@ -113,7 +113,7 @@ class TestLabel:
             (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
             (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
             (("algo=grpo",), "grpo"),
-            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
+            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=True]"),
             (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
@@ -169,7 +169,7 @@ RULES = {
     ],
     "steps": [
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, but reward=math returns one per response"),
-        (("algo=rloo", "advantage=process"), "a KL in the reward would be lost: type kl=loss"),
+        (("algo=rloo", "advantage=process"), "a KL in the reward would have no effect: type kl=loss"),
     ],
     "preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "but they are sampled: type algo.reference=live"),
@@ -203,7 +203,7 @@ RULES = {
             "algo.reference_every=20 is longer than the run, trainer.max_iterations=7: type algo.reference_every=7",
         ),
     ],
-    "scale": [
+    "reward_scaling": [
         (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
         (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
         (
@@ -217,19 +217,19 @@ RULES = {
     ],
     "prompts": [(("batch.prompts=257",), "batch.prompts=257, but the data has 256 prompts: type batch.prompts=256")],
     "router": [
-        (("router=frozen", "adapter=lora"), "which the adapter freezes: type router.every=1"),
+        (("router=frozen", "adapter=lora"), "the adapter freezes the routers: type router.every=1"),
         (
             ("router=two_stage", "trainer.max_iterations=3"),
             "router.every=4, but trainer.max_iterations=3: routers would never be updated: type router.every=3",
         ),
     ],
     "quantization": [
-        (("policy=hf", "policy.quantization=nf4"), "weights that are not trained: type adapter=lora, or policy.quantization=null"),
-        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "that are not trained: type policy.quantization=null"),
+        (("policy=hf", "policy.quantization=nf4"), "needs frozen weights: type adapter=lora, or policy.quantization=null"),
+        (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "needs frozen weights: type policy.quantization=null"),
         (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate trains a full-precision copy"),
     ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
-    "temperature": [(("rollout.temperature=0",), "nothing to learn: type rollout.temperature=1")],
+    "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "truncation": [
         (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
         (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0"),
@@ -243,7 +243,7 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "graded", "ptx"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "ptx"} - {"values"}
 
     def test_graded(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"

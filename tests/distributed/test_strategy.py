@@ -56,7 +56,7 @@ def test_a_share_for_every_rank(typed: tuple[str, ...], advice: str) -> None:
 @pytest.mark.parametrize(
     ("typed", "environment", "advice"),
     [
-        ((), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "2 processes were started, and this trainer has 1: type trainer=ddp or"),
+        ((), {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}, "2 processes were started, but this trainer has 1: type trainer=ddp or"),
         (("trainer=ddp", *CPU), {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, r"trainer\.devices=2 trainer\.num_nodes=2"),
     ],
 )
