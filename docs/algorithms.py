@@ -52,6 +52,7 @@ ONLINE = (
     "remax",
     "grpo",
     "dr_grpo",
+    "opo",
     "dapo",
     "gspo",
     "sapo",

@@ -10,6 +10,7 @@ from rlmods.algo.gspo import GSPO
 from rlmods.algo.iterative_grpo import IterativeGRPO
 from rlmods.algo.learner import Learner
 from rlmods.algo.online_dpo import OnlineDPO
+from rlmods.algo.opo import OPO
 from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
 from rlmods.algo.ppo import PPO, PPOKL
 from rlmods.algo.process_reward_model import ProcessRewardModel
@@ -30,6 +31,7 @@ __all__ = [
     "GMPO",
     "GRPO",
     "GSPO",
+    "OPO",
     "PPO",
     "PPOKL",
     "REINFORCE",

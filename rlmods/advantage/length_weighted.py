@@ -1,0 +1,38 @@
+"""The advantage of OPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.ops import broadcast_to_tokens, constant_group, group_reduce, masked_sum
+from rlmods.types import Credit
+
+
+@dataclass(frozen=True)
+class LengthWeighted:
+    """Length-weighted group baseline: A_i = R_i - sum_j |y_j| R_j / sum_j |y_j| over the responses to one prompt, on every token of the
+    response.
+
+    OPO, arXiv:2505.23585, equation 8: the baseline that minimises the variance of the policy gradient, if the squared norm of the gradient
+    of log pi(y) is proportional to the length |y|. A response without a reward is left out of the baseline and gets 0. Exactly 0 in groups
+    of equal rewards."""
+
+    needs_group: ClassVar[bool] = True
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        score, scored = masked_sum(rewards, mask), mask.any(1)
+        length = mask.sum(1).to(score.dtype)  # 0 for a response without a reward
+        baseline = group_reduce(length * score, group, "sum") / group_reduce(length, group, "sum").clamp(min=1)
+        advantage = torch.where(scored & ~constant_group(score, scored, group), score - baseline, 0.0)
+        return Credit(broadcast_to_tokens(advantage, mask))
