@@ -47,7 +47,7 @@ class Learner(L.LightningModule):
     """True if an iteration trains on `batch.samples` sampled responses to each prompt, False if it trains on rows of data."""
     needs_columns: ClassVar[tuple[str, ...]] = ()
     """Keys of `prompt.meta` that every training row must have: `response`, `candidates` or `steps`."""
-    validation_column: ClassVar[str] = ""
+    validation_column: ClassVar[str | None] = None
     """Key of `prompt.meta` that a held-out row needs for `measure`."""
 
     def __init__(
@@ -191,6 +191,8 @@ class Learner(L.LightningModule):
     @torch.no_grad()
     def held_out_metrics(self) -> dict[str, float]:
         """Return `measure` of the held-out prompts that have the `validation_column`. A rank without any contributes an empty mask."""
+        if self.validation_column is None:
+            return {}
         prompts = [p for p in self.validation_prompts[: self.validation.max_prompts] if self.validation_column in p.meta]
         if not prompts:
             return {}
@@ -271,7 +273,14 @@ class Learner(L.LightningModule):
 
     @property
     def stateful(self) -> dict[str, Any]:
-        """Parts and extensions whose state is saved, by name."""
+        """Parts and extensions whose state is saved, by name.
+
+        Raises:
+            ValueError: two of them have the same name.
+        """
+        names = [*self.controllers, *(type(extension).__name__ for extension in self.extensions)]
+        if len(set(names)) < len(names):
+            raise ValueError(f"parts and extensions need different names to be saved: {', '.join(names)}")
         return self.controllers | {type(extension).__name__: extension for extension in self.extensions}
 
     def state(self) -> dict[str, Any]:

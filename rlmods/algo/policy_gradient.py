@@ -112,8 +112,7 @@ class PolicyGradient(Learner):
         self.critic_config, self.critic = critic, critic(self.policy)
         if getattr(kl, "needs_reference", True):
             self.reference = Reference(self.policy)
-        temperature = float(getattr(self.rollout, "temperature", 1.0))
-        self.scorer = LogprobScorer(self.policy, self.critic, temperature, self.microbatches, self.ranks)
+        self.scorer = LogprobScorer(self.policy, self.critic, self.rollout, self.microbatches, self.ranks)
         self.buffer = SampleBuffer(self.ranks)
         settings: PolicyGradientSettings = self.settings
         self.entropy_coefficient = settings.entropy_coefficient
@@ -127,6 +126,7 @@ class PolicyGradient(Learner):
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration, over all ranks."""
+        self.router = router
         router(self.policy)
         self._add_extensions(router, ptx_prompts)
 
@@ -161,7 +161,6 @@ class PolicyGradient(Learner):
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
-        self.buffer.to(self.device)
         self.kl_stats = self.kl_stats.to(self.device)
 
     # The loop

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import lightning as L
 import torch
 from hydra.utils import get_class
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line, parse_settings
@@ -56,8 +56,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
     batch = parse_settings(config.batch, "batch", Batch)
     validation = parse_settings(config.validation, "validation", Validation)
-    algo_config = OmegaConf.masked_copy(config.algo, [key for key in config.algo if key not in ("_target_", "name")])
-    settings = parse_settings(algo_config, "algo", algorithm.settings_type)
+    settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     adapter = instantiate(config.adapter, "adapter")
     if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # so that its counts are logged under its name

@@ -5,8 +5,8 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable
 from dataclasses import fields, is_dataclass
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from hydra.errors import HydraException
 from hydra.utils import get_class
@@ -40,15 +40,19 @@ def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any
         raise UserError(_explain_settings(cause, config, group)) from error
 
 
-def parse_settings(config: DictConfig, name: str, kind: type[Any]) -> Any:
-    """Return the dataclass `kind` with the values of a configuration node. Keys, types and bounds are checked.
+def parse_settings(config: DictConfig, name: str, kind: type[Any], ignore: Iterable[str] = ()) -> Any:
+    """Return the dataclass `kind` with the values of a configuration node, except the keys to `ignore`. Keys, types and bounds are checked.
 
     Raises:
         UserError: an unknown key, or a value of the wrong type or out of range.
     """
     if not isinstance(config, DictConfig):
         raise UserError(f"{name}={config}: this is a group of settings: type {name}.{fields(kind)[0].name}=...")
-    values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    try:
+        values: dict[str, Any] = OmegaConf.to_container(config, resolve=True)  # type: ignore[assignment]
+    except OmegaConfBaseException as error:
+        raise UserError(f"{name}: {one_line(error)}") from error
+    values = {key: value for key, value in values.items() if key not in ignore}
     _reject_unknown_keys(kind, values, name)
     types = get_type_hints(kind)
     for field in fields(kind):
@@ -64,11 +68,14 @@ def _mismatch(value: Any, annotation: Any) -> str | None:
     """Return the allowed values in words if `value` is not one of them, else None. A whole number is also allowed for a float."""
     if get_origin(annotation) is Literal:
         return None if value in get_args(annotation) else f"one of {', '.join(map(str, get_args(annotation)))}"
-    types: tuple[Any, ...] = get_args(annotation) or (annotation,)
-    allowed = (*types, int) if float in types else types
-    if isinstance(value, allowed) and (bool in types or not isinstance(value, bool)):
+    if get_origin(annotation) in (Union, UnionType):
+        mismatches = [_mismatch(value, member) for member in get_args(annotation)]
+        return None if None in mismatches else " or ".join(text for text in mismatches if text)
+    if annotation not in TYPE_NAMES:  # left to the dataclass
         return None
-    return " or ".join(TYPE_NAMES[kind] for kind in types)
+    allowed = (float, int) if annotation is float else annotation
+    is_valid = isinstance(value, allowed) and (annotation is bool or not isinstance(value, bool))
+    return None if is_valid else TYPE_NAMES[annotation]
 
 
 def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:

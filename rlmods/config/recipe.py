@@ -33,14 +33,17 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe.
     """
     algo = choices.get("algo", config.algo.name)
-    groups = recipe(algo)
+    groups = {group: option for group, option in recipe(algo).items() if group in config}
     if "router" in algorithm.groups:
         groups = {"router": "free", **groups}  # papers do not change the routing of their models
     departures = [f"{group}={choices[group]}" for group, option in groups.items() if choices.get(group, option) != option]
     for group, option in groups.items():
-        departures += _differences(config[group], _defaults(group, choices.get(group, option)), group)
+        if (declared := _defaults(group, choices.get(group, option))) is not None:
+            own = _defaults("algo", algo) or {}
+            recipe_values = own.get(group, {}) if choices.get(group, option) == option else {}
+            departures += _differences(config[group], declared | recipe_values, group)
     objective = {field.name: field.default for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
-    declared = objective | _defaults("algo", algo).get("algo", {})
+    declared = objective | (_defaults("algo", algo) or {}).get("algo", {})
     departures += _differences(OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo]), declared, "algo")
     return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
 
@@ -63,18 +66,23 @@ def _leaves(node: Any, name: str) -> Iterable[tuple[str, Any]]:
     return [(name, node)]
 
 
-def _defaults(group: str, option: str) -> dict[str, Any]:
-    """Return the settings that an option's file declares, with those of the options that it includes."""
-    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in _chain(group, option)))
+def _defaults(group: str, option: str) -> dict[str, Any] | None:
+    """Return the settings that an option's file declares, with those of the options that it includes; None if there is no such file in
+    `conf/` and the plugins (an option of another directory, `--config-dir`)."""
+    if not (files := _chain(group, option)):
+        return None
+    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
     return {str(key): value for key, value in OmegaConf.to_container(merged).items() if key != "defaults"}  # type: ignore[union-attr]
 
 
 def _chain(group: str, option: str) -> list[Path]:
     """Return the file of an option, preceded by those of the options of the same group that it includes."""
     folders = (CONF, *(source.options for source in sources()))
-    file = next(path for folder in folders if (path := folder / group / f"{option}.yaml").exists())
-    included = [entry for entry in _read(file).get("defaults", []) if isinstance(entry, str) and "/" not in entry and entry != "_self_"]
-    return [*(path for entry in included for path in _chain(group, entry)), file]
+    file = next((path for folder in folders if (path := folder / group / f"{option}.yaml").exists()), None)
+    if file is None:
+        return []
+    entries = [entry.split("@")[0].removeprefix(f"/{group}/") for entry in _read(file).get("defaults", []) if isinstance(entry, str)]
+    return [*(path for entry in entries if "/" not in entry and entry != "_self_" for path in _chain(group, entry)), file]
 
 
 @lru_cache(maxsize=1024)

@@ -60,10 +60,6 @@ class SampleBuffer:
         """Drop rejected groups and reset the number of generation batches."""
         self.rejected, self.num_pushed = None, 0
 
-    def to(self, device: torch.device) -> None:
-        """Move the kept groups to a device, after a checkpoint was loaded on the CPU."""
-        self.kept = None if self.kept is None else self.kept.to(device)
-
     def rank_state(self) -> dict[str, Any]:
         """Return the kept groups of this rank, for the checkpoint."""
         return rank_state(self.kept)
@@ -74,4 +70,5 @@ class SampleBuffer:
 
 
 def _append(rows: Experience | None, more: Experience) -> Experience:
-    return more if rows is None else Experience.concat([rows, more])
+    """Concatenate rows on the device of `more`; those of a checkpoint were loaded on the CPU."""
+    return more if rows is None else Experience.concat([rows.to(more.tokens.device), more])

@@ -18,15 +18,20 @@ from rlmods.types import Experience
 class LogprobScorer:
     """Teacher-forced forwards of policy, critic and reference. New, old and reference log-probabilities all come from `forward`."""
 
-    def __init__(self, policy: Policy, critic: Any, temperature: float, microbatches: Microbatches, ranks: Ranks) -> None:
+    def __init__(self, policy: Policy, critic: Any, rollout: Any, microbatches: Microbatches, ranks: Ranks) -> None:
         """
         Args:
             critic: value network, value head on the policy's trunk, or None.
-            temperature: sampling temperature; log-probabilities are those of `logits / temperature`.
+            rollout: its temperature is that of the log-probabilities, which are those of `logits / temperature`.
         """
-        self.policy, self.critic, self.temperature, self.microbatches, self.ranks = policy, critic, temperature, microbatches, ranks
+        self.policy, self.critic, self.rollout, self.microbatches, self.ranks = policy, critic, rollout, microbatches, ranks
         self.replay_experts = False
         """Route tokens to the recorded experts in forwards of the policy (`ExpertRouting`)."""
+
+    @property
+    def temperature(self) -> float:
+        """Current sampling temperature; a rollout may change it during training."""
+        return float(getattr(self.rollout, "temperature", 1.0))
 
     def forward(self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: bool) -> PolicyOutput:
         """Forward one microbatch. A critic that is a head on the policy's trunk is computed in the same forward.

@@ -16,6 +16,7 @@ from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
+from rlmods.training.extensions import Replay
 from rlmods.types import Experience, Scores, UserError
 from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
 
@@ -323,3 +324,24 @@ class TestValidation:
         made = learner(reward=spy, validation=Validation(every=1), validation_prompts=list(SPLITS.val))
         fit(made, 1, precision="bf16-mixed")
         assert seen == [True, True, True]  # before, in the training step, after
+
+
+def test_logprobs_follow_a_temperature_that_the_rollout_changes():
+    made = attached(learner(rollout=Local(max_tokens=8, temperature=0.6)))
+    made.rollout = made.scorer.rollout = replace(made.rollout, temperature=1.4)
+    made.rollout.sync(made.policy, iteration=0)
+    rows, _ = made.sample(SPLITS.train[:4])
+    rows = made.scorer.add_old_logprobs(rows, torch.ones(len(rows), dtype=torch.bool))
+    torch.testing.assert_close(rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+
+
+def test_extensions_of_the_same_name_are_not_saved_over_each_other():
+    made = learner(replay_fraction=0.5)
+    made.extensions.append(Replay(0.5))
+    with pytest.raises(ValueError, match=r"need different names to be saved: .*Replay, Replay"):
+        made.state()
+
+
+def test_an_empty_column_name_is_no_reason_to_measure_held_out_rows():
+    made = learner(validation_prompts=[replace(prompt, meta={"": "0"}) for prompt in SPLITS.val])
+    assert made.held_out_metrics() == {}

@@ -113,6 +113,7 @@ class TestLabel:
             (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
             (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
             (("algo=grpo",), "grpo"),
+            (("algo.ptx_rows=${batch.prompts}",), "dapo"),
             (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=True]"),
             (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
@@ -124,7 +125,32 @@ class TestLabel:
         assert plan(*typed).label == label
 
 
+PAPERS = {
+    "ppo": ("fixed", "gae_whitened", "separate", "reward", "symmetric", "token_mean"),
+    "ppo_kl": ("fixed", "gae_whitened", "separate", "reward", "kl_penalty", "token_mean"),
+    "reinforce": ("fixed", "ema", "none", "reward", "none", "token_mean"),
+    "rloo": ("fixed", "rloo", "none", "reward", "none", "token_mean"),
+    "reinforce_pp": ("fixed", "reinforce_pp", "none", "reward", "symmetric", "token_mean"),
+    "remax": ("fixed", "greedy", "none", "reward", "none", "token_mean"),
+    "grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
+    "iterative_grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
+    "dr_grpo": ("fixed", "group_mean", "none", "none", "symmetric", "fixed_length"),
+    "dapo": ("dynamic", "group_norm", "none", "none", "clip_higher", "token_mean"),
+    "gspo": ("fixed", "group_norm", "none", "none", "sequence", "sequence_mean"),
+    "sapo": ("fixed", "group_norm", "none", "none", "soft", "sequence_mean"),
+    "cispo": ("fixed", "group_norm", "none", "none", "cispo", "token_mean"),
+    "gmpo": ("fixed", "group_norm", "none", "none", "geometric_mean", "sequence_mean"),
+    "rft": ("best_of", "accept", "none", "none", "log_likelihood", "token_mean"),
+}
+"""Parts of the papers: sampling, advantage, critic, KL, ratio, aggregation."""
+
+
 class TestRecipe:
+    @pytest.mark.parametrize("algo", PAPERS)
+    def test_parts_are_those_of_the_paper(self, algo: str, tmp_path: Path) -> None:
+        choices = plan(*alone(algo, tmp_path)).choices
+        assert tuple(choices[group] for group in ("sampling", "advantage", "critic", "kl", "ratio", "aggregation")) == PAPERS[algo]
+
     @pytest.mark.parametrize("order", [1, -1])
     def test_the_command_line_wins(self, order: int) -> None:
         made = plan(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])
@@ -148,11 +174,24 @@ class TestRecipe:
         assert made.validation.samples == 8
 
 
+class OldController:
+    """A part with the former name of `on_iteration_end`."""
+
+    coefficient, where, needs_reference = 0.0, "loss", False
+
+    def __call__(self, logprobs: Any, ref_logprobs: Any) -> Any:
+        return logprobs
+
+    def adapt(self, metrics: Any) -> None:
+        pass
+
+
 RULES = {
     "protocols": [
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
         (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
         (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
+        (("kl=none", "kl._target_=tests.config.test_compose.OldController"), "rename adapt of OldController to on_iteration_end"),
     ],
     "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares responses to one prompt, but batch.samples=1: type batch."),

@@ -54,6 +54,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "replay moving reference": ("algo=grpo", *OFF_POLICY, "algo.replay_fraction=0.5", "algo.reference_every=1"),
     "ptx": ("algo=ppo", *OFF_POLICY, *PTX),
     "ptx shared critic": ("algo=ppo", *OFF_POLICY, *PTX, "critic=shared"),
+    "dynamic moving reference": ("algo=grpo", *OFF_POLICY, "sampling=dynamic", "algo.reference_every=1", "batch.samples=8"),
     "moving reference": ("algo=grpo", *OFF_POLICY, "algo.reference_every=2"),
     "adaptive kl": ("algo=ppo", *OFF_POLICY, "kl=adaptive"),
     "ramp kl": ("algo=grpo", *OFF_POLICY, "kl=ramp"),
@@ -168,7 +169,9 @@ def compare(before: Path, after: Path) -> int:
             num_different += 1
             print(f"{case}: {', '.join(kind for kind in a[case] if a[case][kind] != b[case][kind])} differ")
     print(f"{len(a.keys() & b.keys()) - num_different} of {len(a)} cases are equal bit for bit")
-    return num_different + len(a.keys() ^ b.keys())
+    if missing := CASES.keys() - (a.keys() & b.keys()):
+        print(f"not in both records: {', '.join(sorted(missing))}")
+    return num_different + len(missing)
 
 
 if __name__ == "__main__":

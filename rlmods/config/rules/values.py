@@ -14,6 +14,8 @@ def protocols(plan: Plan) -> str | None:
             return f"{name}={plan.choices.get(name)}: {type(part).__name__} has no {' and no '.join(missing)}; see rlmods/protocols.py"
         if name == "rollout" and not (is_dataclass(part) and hasattr(part, "temperature")):
             return f"rollout={plan.choices.get(name)}: must be a dataclass with a temperature, as validation samples with its own settings"
+        if hasattr(part, "adapt") and not hasattr(part, "on_iteration_end"):
+            return f"{name}={plan.choices.get(name)}: rename adapt of {type(part).__name__} to on_iteration_end; see rlmods/protocols.py"
         for attribute in ("coefficient", "where") if name == "kl" else ():
             if not hasattr(part, attribute):
                 return f"kl={plan.choices.get('kl')}: {type(part).__name__} has no {attribute}; see rlmods/protocols.py"

@@ -32,18 +32,15 @@ class Replay(Extension):
         self.fraction, self.staleness = fraction, staleness
         self.rows: Experience | None = None
 
-    def on_fit_start(self) -> None:
-        self.rows = None if self.rows is None else self.rows.to(self.loop.device)
-
     def before_update(self, batch: Experience) -> Experience:
         loop = self.loop
         replayed = self.draw(len(batch), loop.iteration, loop.generator(GENERATOR))
-        return batch if replayed is None else Experience.concat([batch, replayed])
+        return batch if replayed is None else Experience.concat([batch, replayed.to(batch.tokens.device)])
 
     def after_update(self, batch: Experience, num_fresh: int) -> None:
         fresh = batch.select(torch.arange(num_fresh))
         fresh = fresh.select(fresh.mask.any(1))
-        self.rows = fresh if self.rows is None else Experience.concat([self.rows, fresh])
+        self.rows = fresh if self.rows is None else Experience.concat([self.rows.to(fresh.tokens.device), fresh])
 
     def draw(self, num_fresh: int, iteration: int, generator: torch.Generator) -> Experience | None:
         """Return rows to train on again, without repetition; fewer if there are not enough."""
