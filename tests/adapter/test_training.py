@@ -127,7 +127,7 @@ class TestCheckpoint:
 
     def test_another_base_is_rejected_on_resume(self, tmp_path: Path) -> None:
         self.saved(tmp_path)
-        with pytest.raises(UserError, match="not those that the run began with: give the policy as it was then"):
+        with pytest.raises(UserError, match="differ from those that the run began with: type the original policy="):
             fit(learner(**ADAPTER, policy=policy(seed=1)), 2, resume=tmp_path / "iteration_000001.ckpt")
 
     def test_missing_tensors_are_rejected_on_resume(self, tmp_path: Path) -> None:

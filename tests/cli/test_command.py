@@ -88,7 +88,7 @@ class TestFindPolicy:
 
     @pytest.mark.parametrize("typed", ["policy=smollm2", "policy.name=x", "+policy.x=1"])
     def test_a_second_policy_is_refused(self, typed):
-        with pytest.raises(UserError, match="the policy is RUN; drop one"):
+        with pytest.raises(UserError, match="the policy is RUN; remove one"):
             find_policy("RUN", ["seed=1", typed])
 
     def test_run_directory_and_hub_name(self, tmp_path):

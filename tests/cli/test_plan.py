@@ -135,7 +135,7 @@ class TestCommand:
         main(["algo=dapo", *RANDOM])
         out = capsys.readouterr().out
         assert re.search(r"^\| \*\*all\*\* \| \*\*", out, re.MULTILINE)
-        assert re.search(r"^peak: [\d.]+ GiB \(\d+ MiB\) in \w+; fits 1 x 80 GiB, of which 72 can be used$", out, re.MULTILINE)
+        assert re.search(r"^peak: [\d.]+ GiB \(\d+ MiB\) in \w+; fits 1 x 80 GiB, of which 72 GiB are usable$", out, re.MULTILINE)
         assert "to lower it, type " in out
         assert "does not fit 1 x 0.001 GiB" in report(predict(["algo=sft", *RANDOM, "gpu_gib=0.001"]))
 
@@ -145,7 +145,7 @@ class TestCommand:
             (["num_gpus=0"], "num_gpus=0: must be a whole number"),
             (["gpu_gib=-1"], "gpu_gib=-1: must be a number above 0"),
             (["trainer=fsdp", "num_gpus=8", "trainer.strategy.replicas=3"], "replicas=3 does not divide 8 ranks"),
-            (["num_gpus=8"], "num_gpus=8, and this trainer has 1: type trainer=fsdp or trainer=ddp"),
+            (["num_gpus=8"], "num_gpus=8, but this trainer has 1: type trainer=fsdp or trainer=ddp"),
             (["trainer=fsdp", "num_gpus=3"], "type batch.prompts=33"),
             (["trainer.devices=4"], "several devices need a strategy: type trainer=fsdp or trainer=ddp"),
             (["algo=sft", "ratio=symmetric"], "does not use ratio"),

@@ -114,7 +114,7 @@ class TestLabel:
             (("batch.prompts=16", "optimizer.lr=1e-3", "rollout.temperature=0.9", "seed=3"), "dapo"),
             (("algo=grpo",), "grpo"),
             (("algo.ptx_rows=${batch.prompts}",), "dapo"),
-            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=True]"),
+            (("algo=grpo", "algo.normalize_reward=true"), "grpo[algo.normalize_reward=true]"),
             (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),

@@ -103,7 +103,7 @@ class TestIsolated:
         assert scores.counts == {"timeouts": 4, "errors": 0}
 
     def test_reward_that_cannot_be_pickled_is_refused(self) -> None:
-        with pytest.raises(UserError, match="this one cannot be pickled"):
+        with pytest.raises(UserError, match="this reward cannot be pickled"):
             WeightedSum({"mine": {"reward": lambda rows: [0.0] * len(rows), "timeout_s": 1.0}})
         with pytest.raises(UserError, match="timeout_s=0: must be above 0"):
             Isolated(Plugin(), timeout_s=0)
