@@ -136,7 +136,7 @@ class PolicyGradient(Learner):
             self.extensions.append(Replay(settings.replay_fraction, settings.replay_staleness))
         if settings.ptx_coefficient:
             self.extensions.append(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
-        if self.policy.routers:
+        if self.policy.is_mixture:
             self.extensions.append(ExpertRouting(router))
         if settings.target_entropy is not None:
             self.extensions.append(EntropyControl(settings.target_entropy, settings.entropy_rate))
@@ -214,7 +214,7 @@ class PolicyGradient(Learner):
             self.reward_scale.update(scores.values, self.ranks)
         scaled = replace(scores, values=self.scale(scores.values))
         batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
-        if self.policy.routers:
+        if self.policy.is_mixture:
             batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
         return batch.to(self.device)
 
