@@ -32,11 +32,7 @@ class DPOSettings:
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
 
     def __post_init__(self) -> None:
-        rules = {
-            "reference": (self.reference in ("live", "precomputed"), "one of live, precomputed"),
-            "sft_coefficient": (self.sft_coefficient >= 0, "0 or more"),
-        }
-        check_bounds(self, "algo", rules)
+        check_bounds(self, "algo", {"sft_coefficient": (self.sft_coefficient >= 0, "0 or more")})
 
 
 class DPO(Learner):

@@ -70,8 +70,7 @@ class IterativeGRPO(GRPO):
             rows=settings.refresh_rows,
             replay=settings.refresh_replay,
         )
-        self.refresh.attach(self)
-        self.extensions.append(self.refresh)
+        self.add_extension(self.refresh)
 
     def export(self, folder: Path) -> None:
         """Write the policy, and the reward model in `reward_model/` (further ones in `reward_model_1/`, ...)."""

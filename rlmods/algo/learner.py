@@ -115,6 +115,11 @@ class Learner(L.LightningModule):
         """Write the trained model as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
         self.policy.export(folder)
 
+    def add_extension(self, extension: Extension) -> None:
+        """Add an extension of the loop. Hooks run in the order in which extensions are added."""
+        self.extensions.append(extension)
+        extension.attach(self)
+
     # The iteration
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
@@ -257,7 +262,7 @@ class Learner(L.LightningModule):
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
         for extension in self.extensions:
-            extension.on_iteration_start()
+            extension.on_train_batch_start()
 
     def on_after_backward(self) -> None:
         for extension in self.extensions:

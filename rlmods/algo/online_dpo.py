@@ -48,9 +48,7 @@ class OnlineDPO(DPO):
         super().__init__(**learner)
         self.judge = judge
         if self.settings.reference_every is not None:
-            self.extensions.append(MovingReference(self.settings.reference_every))
-        for extension in self.extensions:
-            extension.attach(self)
+            self.add_extension(MovingReference(self.settings.reference_every))
 
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:

@@ -63,13 +63,11 @@ class PolicyGradientSettings:
     """Rows of the supervised loss in one optimizer step, at least one per rank."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {name: (getattr(self, name) in allowed, f"one of {', '.join(allowed)}") for name, allowed in CHOICES})
         check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in NON_NEGATIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x > 0, "above 0") for name in POSITIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x >= 1, "at least 1") for name in COUNTS})
 
 
-CHOICES = (("fallback", ("train", "skip", "error")), ("surplus", ("keep", "drop")))
 NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
 POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
 COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
@@ -128,26 +126,24 @@ class PolicyGradient(Learner):
         """Response tokens sampled in this iteration, over all ranks."""
         self.router = router
         router(self.policy)
-        self._add_extensions(router, ptx_prompts)
+        self._add_extensions(ptx_prompts)
 
-    def _add_extensions(self, router: Routing, ptx_prompts: Sequence[Prompt]) -> None:
+    def _add_extensions(self, ptx_prompts: Sequence[Prompt]) -> None:
         settings: PolicyGradientSettings = self.settings
         if settings.replay_fraction:
-            self.extensions.append(Replay(settings.replay_fraction, settings.replay_staleness))
+            self.add_extension(Replay(settings.replay_fraction, settings.replay_staleness))
         if settings.ptx_coefficient:
-            self.extensions.append(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
+            self.add_extension(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
         if self.policy.is_mixture:
-            self.extensions.append(ExpertRouting(router))
+            self.add_extension(ExpertRouting(self.router))
         if settings.target_entropy is not None:
-            self.extensions.append(EntropyControl(settings.target_entropy, settings.entropy_rate))
+            self.add_extension(EntropyControl(settings.target_entropy, settings.entropy_rate))
         if settings.target_kl is not None:
-            self.extensions.append(EarlyStopping(settings.target_kl))
+            self.add_extension(EarlyStopping(settings.target_kl))
         if hasattr(self.ratio, "on_iteration_end"):
-            self.extensions.append(UpdateKL())
+            self.add_extension(UpdateKL())
         if settings.reference_every is not None:  # after Replay, whose rows it scores
-            self.extensions.append(MovingReference(settings.reference_every))
-        for extension in self.extensions:
-            extension.attach(self)
+            self.add_extension(MovingReference(settings.reference_every))
 
     @property
     def networks(self) -> dict[str, nn.Module]:
@@ -183,6 +179,7 @@ class PolicyGradient(Learner):
             self.update(self.buffer.pop(num_groups))
         self.buffer.end_iteration()
         self.end_iteration()
+        self.sampled_tokens = 0
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
@@ -203,7 +200,8 @@ class PolicyGradient(Learner):
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.samples += sample_rows(responses, scores, batch, selected, self.iteration + 1)
-        self.sampled_tokens += int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
+        num_tokens = int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
+        self.sampled_tokens, self.response_tokens = self.sampled_tokens + num_tokens, self.response_tokens + num_tokens
         return batch, keep
 
     def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
@@ -373,9 +371,7 @@ class PolicyGradient(Learner):
         return loss
 
     def performance(self) -> dict[str, float]:
-        num_tokens, self.sampled_tokens = self.sampled_tokens, 0
-        self.response_tokens += num_tokens
-        return super().performance() | {"perf/response_tokens_per_s": num_tokens / max(self.timer.seconds["rollout"], 1e-9)}
+        return super().performance() | {"perf/response_tokens_per_s": self.sampled_tokens / max(self.timer.seconds["rollout"], 1e-9)}
 
     # Checkpoint
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
-from rlmods.policy.scalar import POOLINGS, ScalarModel
+from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
@@ -32,11 +32,7 @@ class RewardModelSettings:
     """The exported model subtracts the mean score of the held-out responses (InstructGPT, arXiv:2203.02155, section 3.5)."""
 
     def __post_init__(self) -> None:
-        rules = {
-            "pooling": (self.pooling in POOLINGS, f"one of {', '.join(POOLINGS)}"),
-            "centre": (self.centre >= 0, "0 or more"),
-        }
-        check_bounds(self, "algo", rules)
+        check_bounds(self, "algo", {"centre": (self.centre >= 0, "0 or more")})
 
 
 class RewardModel(Learner):

@@ -41,9 +41,13 @@ class Devices:
         """Read the group `trainer`. `num_gpus`: number of ranks if `trainer.devices` is not a number.
 
         Raises:
-            UserError: `replicas` does not divide the number of ranks, or several devices without a strategy.
+            UserError: `replicas` does not divide the number of ranks, several devices without a strategy, or a strategy given by its name.
         """
-        devices, strategy = trainer.get("devices", 1), dict(trainer.get("strategy") or {})
+        devices, strategy = trainer.get("devices", 1), trainer.get("strategy") or {}
+        if isinstance(strategy, str):
+            raise UserError(f"trainer.strategy={strategy}: the plan needs the strategy's settings: type trainer=ddp or trainer=fsdp")
+        if not isinstance(devices, int | str):  # a list of indices
+            devices = len(devices)
         ranks = devices * trainer.get("num_nodes", 1) if isinstance(devices, int) and devices > 0 else num_gpus
         kind = get_class(strategy["_target_"]) if "_target_" in strategy else object
         on_cpu, precision = trainer.get("accelerator") == "cpu", str(trainer.get("precision"))

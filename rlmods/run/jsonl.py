@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +31,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def truncate_rows(path: Path, iteration: int) -> list[dict[str, Any]]:
-    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration rows; return the rows kept.
+    """Delete rows after `iteration`, rows without one and broken lines from a file of per-iteration rows; return the rows kept. Warns
+    of broken lines, except for an incomplete last one, which a crash leaves.
 
     Raises:
         UserError: the file cannot be read or written.
     """
     lines = _read_lines(path)
-    rows = [(row, line) for line in lines if (row := _parse(line)) is not None and isinstance(row.get("iteration"), int)]
+    parsed = [_parse(line) for line in lines]
+    if broken := sum(row is None and bool(line.strip()) for row, line in zip(parsed[:-1], lines[:-1], strict=True)):
+        warnings.warn(f"{path}: {broken} broken lines in the middle of the file are deleted", stacklevel=2)
+    rows = [(row, line) for row, line in zip(parsed, lines, strict=True) if row is not None and isinstance(row.get("iteration"), int)]
     rows = [(row, line) for row, line in rows if row["iteration"] <= iteration]
     content = b"".join(line + b"\n" for _, line in rows)
     if content != b"\n".join(lines):

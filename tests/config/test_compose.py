@@ -412,6 +412,8 @@ class TestBeforeAnythingIsWritten:
             ("algo.max_draws=0", "algo.max_draws=0: must be"),
             ("algo.fallback=wait", "algo.fallback=wait: must be one of train, skip, error"),
             ("algo.surplus=burn", "algo.surplus=burn: must be one of keep, drop"),
+            ("algo=dpo algo.reference=none", "algo.reference=none: must be one of live, precomputed"),
+            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, max, min"),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),
@@ -423,7 +425,7 @@ class TestBeforeAnythingIsWritten:
     def test_message(self, typed: str, says: str) -> None:
         target = plan if not typed.startswith("schedule") else lambda t: compose.instantiate(plan(t).config.schedule, "schedule")
         with pytest.raises(UserError) as error:
-            target(typed)
+            target(*typed.split())
         assert says in str(error.value)
         assert "\n" not in str(error.value)
 

@@ -81,7 +81,8 @@ class TestTruncateRows:
     def test_deletes_later_rows_and_broken_lines(self, tmp_path):
         path = tmp_path / "rows.jsonl"
         path.write_text('{"iteration": 1}\n{broken\n{"iteration": 3}\n{"iteration": 2}\n{"itera')
-        assert truncate_rows(path, 2) == [{"iteration": 1}, {"iteration": 2}]
+        with pytest.warns(UserWarning, match="1 broken lines"):
+            assert truncate_rows(path, 2) == [{"iteration": 1}, {"iteration": 2}]
         assert path.read_text() == '{"iteration": 1}\n{"iteration": 2}\n'
 
     def test_adds_a_missing_newline(self, tmp_path):

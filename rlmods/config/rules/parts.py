@@ -41,7 +41,7 @@ def steps(plan: Plan) -> str | None:
 
 
 def reward_scaling(plan: Plan) -> str | None:
-    scaled = plan.config.algo.get("normalize_reward", False) or plan.config.algo.get("clip_reward", None) is not None
+    scaled = getattr(plan.settings, "normalize_reward", False) or getattr(plan.settings, "clip_reward", None) is not None
     if scaled and hasattr(plan.parts.get("advantage"), "threshold"):
         option = plan.choices.get("advantage")
         return (
@@ -53,7 +53,7 @@ def reward_scaling(plan: Plan) -> str | None:
 
 
 def reference(plan: Plan) -> str | None:
-    if plan.config.algo.get("reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
+    if getattr(plan.settings, "reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
         return f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
     return None
 
@@ -64,15 +64,15 @@ def rounds(plan: Plan) -> str | None:
     name, terms = plan.config.algo.name, getattr(plan.parts["reward"], "terms", {})
     if not any(isinstance(term["reward"], Neural) and term.get("weight", 1.0) for term in terms.values()):
         return f"algo={name} trains the reward model in rounds: type reward=neural reward.terms.neural.reward.model=RUN"
-    if plan.config.algo.reference_every is None:
+    if plan.settings.reference_every is None:
         return f"algo={name} needs the number of iterations per round: type algo.reference_every=20"
-    length, every = plan.config.trainer.max_iterations, plan.config.algo.reference_every
+    length, every = plan.config.trainer.max_iterations, plan.settings.reference_every
     if length < every:
         return f"algo.reference_every={every} is longer than the run, trainer.max_iterations={length}: type algo.reference_every={length}"
     if getattr(plan.parts["ranking"], "margin", False):
         return "ranking.margin=true, but a judge returns no margins: type ranking.margin=false"
     num_prompts = plan.batch.prompts * every
-    if (refresh := plan.config.algo.refresh_prompts) > num_prompts:
+    if (refresh := plan.settings.refresh_prompts) > num_prompts:
         return f"algo.refresh_prompts={refresh}, but a round has {num_prompts} prompts: type algo.refresh_prompts={num_prompts}"
     return None
 

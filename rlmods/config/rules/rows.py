@@ -69,13 +69,13 @@ def columns(plan: Plan) -> str | None:
 
 
 def preferences(plan: Plan) -> str | None:
-    preference, ranking, algo = plan.parts.get("preference"), plan.parts.get("ranking"), plan.config.algo
+    preference, ranking, settings = plan.parts.get("preference"), plan.parts.get("ranking"), plan.settings
     if preference is not None and not preference.needs_reference:
         for key, default in (("reference_every", None), ("reference", "live")):
-            if algo.get(key, default) != default:
+            if getattr(settings, key, default) != default:
                 return f"algo.{key} sets the reference, but preference={plan.choices.get('preference')} has none: drop it"
-    if "judge" in plan.parts and algo.get("reference", "live") != "live":
-        return f"algo.reference={algo.reference} needs responses that are in the data, but they are sampled: type algo.reference=live"
+    if "judge" in plan.parts and getattr(settings, "reference", "live") != "live":
+        return f"algo.reference={settings.reference} needs responses that are in the data, but they are sampled: type algo.reference=live"
     if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
         return "this preference loss estimates a KL from responses to other prompts of the optimizer step: type batch.minibatches=1"
     if "candidates" not in plan.algorithm.needs_columns:
@@ -83,9 +83,9 @@ def preferences(plan: Plan) -> str | None:
     rows = [prompt for prompt in plan.splits.train if "candidates" in prompt.meta]
     if getattr(preference, "needs_pairs", ranking is not None) and not any(len(set(prompt.meta["ranks"])) > 1 for prompt in rows):
         other = "type preference=kto, which trains on labels" if preference is not None else "type data.train=FILE with pairs or rankings"
-        return f"algo={algo.name} compares responses to one prompt, but no row of the data prefers one to another: {other}"
+        return f"algo={plan.config.algo.name} compares responses to one prompt, but no row of the data prefers one to another: {other}"
     if getattr(ranking, "margin", False) and not any(prompt.meta.get("margin") is not None for prompt in rows):
         return "ranking.margin=true, but the data has no margin: type ranking.margin=false"
-    if algo.get("zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
+    if getattr(settings, "zero_mean", False) and not any("candidates" in prompt.meta for prompt in plan.splits.val):
         return "algo.zero_mean=true subtracts the mean score of held-out responses, but there are none: type algo.zero_mean=false"
     return None

@@ -31,8 +31,8 @@ class Extension:
     def on_fit_start(self) -> None:
         """Called when training starts, after the checkpoint is loaded and networks are on their devices."""
 
-    def on_iteration_start(self) -> None:
-        """Called before each batch of prompts."""
+    def on_train_batch_start(self) -> None:
+        """Called before each batch of prompts; dynamic sampling may draw several in one iteration."""
 
     def on_responses(self, responses: Sequence[Response]) -> None:
         """Called with all sampled responses, prompt-major, before they are graded."""

@@ -20,7 +20,7 @@ class MovingReference(Extension):
         if self.loop.reference is not None:
             self.loop.reference.moves = True
 
-    def on_iteration_start(self) -> None:
+    def on_train_batch_start(self) -> None:
         if self.loop.reference is not None and self.loop.iteration > 0 and self.loop.iteration % self.every == 0:
             self.loop.reference.copy_from(self.loop.policy)
 
