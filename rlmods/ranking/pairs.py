@@ -8,6 +8,9 @@ from torch import Tensor
 
 from rlmods.ops import masked_mean
 
+TIE = 1e-5
+"""Size of a difference of scores up to which it is a tie: rounding errors of summed log-probabilities."""
+
 
 def is_better(rank: Int[Tensor, "P K"], present: Bool[Tensor, "P K"]) -> Bool[Tensor, "P K K"]:
     """Return a mask that is True at (p, i, j) if candidate i of prompt p ranks strictly above candidate j: every pair once, no ties."""
@@ -27,5 +30,6 @@ def pair_mean(x: Float[Tensor, "P K K"], mask: Bool[Tensor, "P K K"]) -> Float[T
 
 
 def pair_correctness(difference: Float[Tensor, "P K K"]) -> Float[Tensor, "P K K"]:
-    """Return 1 where the difference is positive, 0.5 where it is 0, else 0. The mean over all strict pairs is the pair accuracy."""
-    return (difference.sign() + 1) / 2
+    """Return 1 where the difference is positive, 0.5 where it is at most `TIE` in size, else 0. The mean over all strict pairs is the pair
+    accuracy."""
+    return (torch.where(difference.abs() <= TIE, 0.0, difference).sign() + 1) / 2

@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from rlmods.cli.evaluate import evaluate
 from rlmods.types import UserError
+from tests.support.processes import Process
 
 pytestmark = pytest.mark.slow
 
@@ -54,14 +55,12 @@ class Straight:
 OPTIONS = {"reward/even": "mine.Even", "advantage/plain": "mine.Plain", "ratio/straight": "mine.Straight"}
 
 
-def start(folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True) -> subprocess.Popen[str]:
+def start(folder: Path, *overrides: str, plugins: Path | None = None, small: bool = True) -> Process:
     """Start `python train.py` in `folder`, in a new process group."""
     environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
     if plugins is not None:
         environment["RLMODS_PLUGINS"] = str(plugins)
-    command = [sys.executable, str(ROOT / "train.py"), *(SMALL if small else ()), *overrides]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    return subprocess.Popen(command, cwd=folder, env=environment, start_new_session=True, **pipes)
+    return Process(["train.py", *(SMALL if small else ()), *overrides], cwd=folder, env=environment)
 
 
 def train(folder: Path, *overrides: str, **options: Any) -> SimpleNamespace:
@@ -96,10 +95,12 @@ def working_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def finished(working_directory: Path) -> SimpleNamespace:
-    """A finished run with a relative run_dir, the defaults of `algo=dapo reward=math` and a reference policy."""
-    result = train(working_directory, "algo=dapo", "reward=math", "kl=loss", "run_dir=run")
-    assert (result.code, result.err) == (0, "")
-    return SimpleNamespace(**vars(result), path=working_directory / "run", overrides=("kl=loss", "run_dir=run"))
+    """A finished run of a real interpreter, with a relative run_dir, the defaults of `algo=dapo reward=math` and a reference policy."""
+    command = [sys.executable, str(ROOT / "train.py"), *SMALL, "algo=dapo", "reward=math", "kl=loss", "run_dir=run"]
+    environment = {k: v for k, v in os.environ.items() if k != "RLMODS_PLUGINS"} | {"OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
+    result = subprocess.run(command, cwd=working_directory, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    return SimpleNamespace(out=result.stdout, path=working_directory / "run", overrides=("kl=loss", "run_dir=run"))
 
 
 class TestRun:

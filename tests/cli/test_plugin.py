@@ -15,6 +15,7 @@ from rlmods.cli.command import configuration
 from rlmods.config import plugins
 from rlmods.config.instantiate import instantiate
 from rlmods.types import UserError
+from tests.support.processes import Process
 
 
 @pytest.fixture
@@ -34,10 +35,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 class TestNew:
     def test_writes_a_test_that_passes(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)
-        command = [sys.executable, "-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", f"own_{group}"]
-        result = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120, check=False)
-        assert result.returncode == 0, result.stdout + result.stderr
-        assert "passed" in result.stdout
+        environment = os.environ | {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+        tests = Process(["-m", "pytest", "-q", "-W", "error", "-p", "no:cacheprovider", f"own_{group}"], cwd=folder, env=environment)
+        out, err = tests.communicate(timeout=120)
+        assert tests.returncode == 0, out + err
+        assert "passed" in out
 
     def test_option_can_be_selected(self, group: str, folder: Path) -> None:
         plugin.new(group, f"own_{group}", folder)

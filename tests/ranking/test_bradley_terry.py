@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 
 from rlmods.ranking import BradleyTerry
+from rlmods.ranking.pairs import pair_correctness
 from rlmods.types import UserError
 from tests.support.batches import few, gradient
 from tests.support.rankings import Rankings, ranking, rankings
@@ -58,3 +59,7 @@ def test_margin_without_margins_in_the_data_is_refused() -> None:
     r = ranking(2, 2, seed=0)
     with pytest.raises(UserError, match="margin=false"):
         BradleyTerry(margin=True)(r.logprobs, r.rank, r.present, None)
+
+
+def test_rounding_errors_are_ties_in_pair_accuracy() -> None:
+    assert pair_correctness(torch.tensor([[[0.0, 1e-6, -1e-6, 1e-3, -1e-3]]])).tolist() == [[[0.5, 0.5, 0.5, 1.0, 0.0]]]

@@ -11,8 +11,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -22,25 +20,24 @@ from typing import Any
 
 import torch
 
-ROOT = Path(__file__).parents[2]
+from tests.support.processes import Process
+
 QUICK = ("logger=none", "callbacks.checkpoint.every=1", "validation.max_prompts=8", "validation.every=3")
 
 
 @contextmanager
-def training(folder: Path, typed: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+def training(folder: Path, typed: Sequence[str]) -> Iterator[Process]:
     """The command, in a session of its own, so that it can be killed with all that it starts."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with (folder.parent / f"{folder.name}.log").open("ab") as log:
-        command = [sys.executable, "train.py", *QUICK, *typed, f"run_dir={folder}", "resume=auto"]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log, start_new_session=True)
-        try:
-            yield process
-        finally:
-            kill(process)
+    command = ["train.py", *QUICK, *typed, f"run_dir={folder}", "resume=auto"]
+    process = Process(command, env=os.environ | {"OMP_NUM_THREADS": "1"}, merge=True)
+    try:
+        yield process
+    finally:
+        kill(process)
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Process) -> None:
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -50,7 +47,8 @@ def finish(folder: Path, typed: Sequence[str]) -> float:
     """Train to the end. Seconds from the first sign of life of the run directory."""
     with training(folder, typed) as process:
         began = _appears(folder / "config.yaml", process)
-        assert process.wait(timeout=600) == 0, (folder.parent / f"{folder.name}.log").read_text()[-3000:]
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == 0, output[-3000:]
         return time.monotonic() - began
 
 
@@ -68,7 +66,7 @@ def interrupt(folder: Path, typed: Sequence[str], delay_s: float, saving: bool) 
     return f"{delay_s:5.2f} s: newest {whole[-1] if whole else 'none'}{', half a checkpoint' if half else ''}"
 
 
-def _appears(path: Path, process: subprocess.Popen[bytes]) -> float:
+def _appears(path: Path, process: Process) -> float:
     before = path.stat().st_mtime if path.exists() else 0.0
     deadline = time.monotonic() + 120
     while (not path.exists() or path.stat().st_mtime == before) and not before:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from tests.support.processes import Process
 
 
-def start(module: str, arguments: Sequence[str], num_ranks: int = 2, more: Mapping[str, str] | None = None) -> list[subprocess.Popen[str]]:
+def start(module: str, arguments: Sequence[str], num_ranks: int = 2, more: Mapping[str, str] | None = None) -> list[Process]:
     """`python -m module arguments` on every rank."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
     shared |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"} | dict(more or {})
-    command = [sys.executable, "-W", "ignore", "-m", module, *arguments]
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "cwd": ROOT}
-    return [
-        subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)}, **pipes)  # type: ignore[call-overload]
-        for rank in range(num_ranks)
-    ]
+    environments = [os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
+    return [Process(["-m", module, *arguments], env=environment, merge=True) for environment in environments]
 
 
 def run(module: str, arguments: Sequence[str], num_ranks: int = 2, timeout_s: float = 300.0) -> None:

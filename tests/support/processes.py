@@ -1,0 +1,102 @@
+"""Commands in processes of their own that start fast: forked from a server that has imported the packages already.
+
+Importing torch, Lightning and transformers takes seconds, more than most commands that tests run. `Process` is the part of
+`subprocess.Popen` that tests use. At least one test of every command starts a real interpreter.
+"""
+
+from __future__ import annotations
+
+import atexit
+import multiprocessing
+import os
+import runpy
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+PRELOAD = ["rlmods.cli.main", "rlmods.policy", "torch._dynamo", "transformers.models.llama.modeling_llama", "pytest", "hydra.main"]
+
+CONTEXT: Any = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(PRELOAD)
+
+
+class Process:
+    """A command that runs in a session of its own.
+
+    Args:
+        command: `["train.py", ...]`, a script of the repository, or `["-m", MODULE, ...]`.
+        env: its environment variables; None: those of this process.
+        merge: write standard error to standard output.
+    """
+
+    def __init__(self, command: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, merge: bool = False) -> None:
+        self.folder = tempfile.mkdtemp()
+        self.files = [Path(self.folder, name) for name in ("stdout", "stdout" if merge else "stderr")]
+        arguments = (list(command), str(cwd), dict(os.environ if env is None else env), self.files)
+        self.process = CONTEXT.Process(target=_run, args=arguments)
+        self.process.start()
+        self.pid: int = self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self.process.exitcode  # type: ignore[no-any-return]
+
+    def poll(self) -> int | None:
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """
+        Raises:
+            subprocess.TimeoutExpired: it still runs after `timeout` seconds.
+        """
+        self.process.join(timeout)
+        if self.returncode is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
+        return self.returncode
+
+    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
+        """Wait, and return standard output and standard error."""
+        self.wait(timeout)
+        out, err = (file.read_text() if file.exists() else "" for file in self.files)
+        shutil.rmtree(self.folder, ignore_errors=True)
+        return out, err
+
+    def send_signal(self, number: int) -> None:
+        if self.returncode is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def _run(command: list[str], cwd: str, env: dict[str, str], files: list[Path]) -> None:
+    """Become the command."""
+    os.setsid()
+    for number, file in zip((1, 2), files, strict=True):
+        os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1, errors="backslashreplace")
+    os.environ.clear()
+    os.environ.update(env)
+    os.chdir(cwd)
+    try:
+        if command[0] == "-m":
+            sys.argv = command[1:]
+            sys.path[0] = cwd
+            runpy.run_module(command[1], run_name="__main__", alter_sys=True)
+        else:
+            sys.argv = [str(ROOT / command[0]), *command[1:]]
+            sys.path[0] = str(ROOT)
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    finally:
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
