@@ -64,6 +64,12 @@ def broadcast_to_tokens(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Fl
     return torch.where(mask, x[:, None], 0.0)
 
 
+def differs_by_token(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Bool[Tensor, " N"]:
+    """Return True for rows whose true slots have different values; float32 rounding is no difference."""
+    high, low = torch.where(mask, x, -torch.inf).amax(1), torch.where(mask, x, torch.inf).amin(1)
+    return mask.any(1) & (high - low > 1e-5 * torch.maximum(high.abs(), low.abs()))
+
+
 def rewards_to_go(
     rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float | Float[Tensor, "N T"] = 1.0
 ) -> Float[Tensor, "N T"]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.critic.loss import clip_range, value_loss
-from rlmods.ops import rewards_to_go
+from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
 from rlmods.rollout.order import generate
@@ -287,6 +287,20 @@ class PolicyGradient(Learner):
         normalize = getattr(self.advantage, "normalize", None)
         return batch if normalize is None else replace(batch, advantages=normalize(batch.advantages, batch.mask))
 
+    def check_credit(self, batch: Experience) -> None:
+        """Check that a ratio with one value per response gets one advantage per response.
+
+        Raises:
+            UserError: the advantages of a response differ by token.
+        """
+        if getattr(self.ratio, "level", "token") != "sequence":
+            return
+        if self.ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
+            problem = (
+                f"{type(self.ratio).__name__} has one ratio per response, but {type(self.advantage).__name__} gives each token its own"
+            )
+            raise UserError(f"{problem} advantage, which would be averaged: type ratio=sequence_token")
+
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
 
@@ -311,6 +325,7 @@ class PolicyGradient(Learner):
     def update(self, fresh: Experience) -> None:
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
         batch = fresh = self.normalize_advantages(fresh)
+        self.check_credit(fresh)
         for extension in self.extensions:
             batch = extension.before_update(batch)
         if self.critic is not None and batch.returns is not None:

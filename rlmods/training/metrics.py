@@ -236,7 +236,8 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
 
 
 def sample_rows(responses: Sequence[Response], scores: Scores, batch: Experience, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
-    """Return the rows of the sample log of an iteration, one per response."""
+    """Return the rows of the sample log of an iteration, one per response. `advantage` is the mean over the tokens, before a normalisation
+    over the rows that are trained on."""
     advantages = masked_mean(batch.advantages, batch.mask).tolist()
     columns = ({"iteration": iteration, "advantage": a, "kept": k} for a, k in zip(advantages, selected.tolist(), strict=True))
     return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from rlmods import advantage
 from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, LengthWeighted, Process, ReinforcePP
+from rlmods.ops import differs_by_token
 from tests.support.batches import Batch, batch
 
 PARTS: dict[str, Any] = {
@@ -38,13 +39,6 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
     return advantages
 
 
-def varies(advantages: Tensor, mask: Tensor) -> bool:
-    """True if the tokens of a response have different advantages."""
-    high = torch.where(mask, advantages, -torch.inf).amax(1)
-    low = torch.where(mask, advantages, torch.inf).amin(1)
-    return bool((high - low > 1e-6)[mask.any(1)].any())
-
-
 B = batch(9, 6, seed=3)
 OUTCOME = torch.where(B.mask & (B.mask.cumsum(1) == B.mask.sum(1, keepdim=True)), B.rewards, 0)
 
@@ -59,7 +53,7 @@ BY_TOKEN = {"response": (False, False), "reward_to_go": (False, True), "token": 
 
 @pytest.mark.parametrize("name", PARTS)
 def test_credit(name: str) -> None:
-    by_token = tuple(varies(estimates(PARTS[name], B, rewards), B.mask) for rewards in (OUTCOME, B.rewards))
+    by_token = tuple(bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any()) for rewards in (OUTCOME, B.rewards))
     assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
 
 

@@ -18,7 +18,7 @@ from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions import Replay
-from rlmods.types import Experience, Scores, UserError
+from rlmods.types import Credit, Experience, Scores, UserError
 from tests.support import batches
 from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
 
@@ -316,6 +316,36 @@ class TestNormalisationOverTheBatch:
         credit = part(b.rewards, b.mask, b.group, b.values)
         assert torch.equal(credit.advantages, part.normalize(estimated.advantages, b.mask))
         assert not torch.equal(credit.advantages, estimated.advantages)
+
+
+class TestTokenCredit:
+    """A ratio with one value per response averages the advantages of its tokens: credit by token would be lost without a word."""
+
+    @pytest.mark.parametrize("ratio", [Clipped(1.0, 9.0, level="sequence"), GeometricMean(9.0, 9.0)])
+    def test_is_lost_with_one_ratio_per_response(self, ratio):
+        made, rows = off_policy(ratio=ratio)
+        token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
+        means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
+        close(gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0))))
+
+    def test_is_kept_with_sequence_token(self):
+        made, rows = off_policy(ratio=Clipped(1.0, 9.0, level="sequence_token"))
+        token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
+        means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
+        one, other = gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0)))
+        assert float((one - other).norm() / other.norm()) > 0.1
+
+    @pytest.mark.parametrize("ratio", [Clipped(level="sequence"), GeometricMean()])
+    def test_stops_where_it_would_be_lost(self, ratio):
+        """Also for parts that declare nothing."""
+
+        def by_token(rewards, mask, group, values=None):
+            return Credit(torch.where(mask, torch.arange(mask.shape[1]), 0.0))
+
+        with pytest.raises(UserError, match="one ratio per response, but function gives each token its own .*: type ratio=sequence_token"):
+            fit(learner(ratio=ratio, advantage=by_token), 1)
+        assert fit(learner(ratio=ratio), 1)
+        assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
 
 
 class TestKL:

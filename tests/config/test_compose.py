@@ -306,8 +306,8 @@ RULES = {
         ),
     ],
     "reward_scaling": [
-        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
-        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
+        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept reads correctness only: drop them"),
+        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept reads correctness only: drop them"),
         (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
             "scale one reward per response",

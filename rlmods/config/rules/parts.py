@@ -32,11 +32,9 @@ def critic(plan: Plan) -> str | None:
 
 def reward_scaling(plan: Plan) -> str | None:
     scaled = getattr(plan.settings, "normalize_reward", False) or getattr(plan.settings, "clip_reward", None) is not None
-    if scaled and hasattr(plan.parts.get("advantage"), "threshold"):
+    if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
         option = plan.choices.get("advantage")
-        return (
-            f"algo.normalize_reward and algo.clip_reward change rewards, but advantage={option} compares them with a threshold: drop them"
-        )
+        return f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} reads correctness only: drop them"
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
     return None
