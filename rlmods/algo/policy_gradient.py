@@ -296,10 +296,9 @@ class PolicyGradient(Learner):
         if getattr(self.ratio, "level", "token") != "sequence":
             return
         if self.ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
-            problem = (
-                f"{type(self.ratio).__name__} has one ratio per response, but {type(self.advantage).__name__} gives each token its own"
-            )
-            raise UserError(f"{problem} advantage, which would be averaged: type ratio=sequence_token")
+            ratio, advantage = type(self.ratio).__name__, type(self.advantage).__name__
+            problem = f"{ratio} has one ratio per response and would average the advantages of {advantage}, which differ by token"
+            raise UserError(f"{problem}: type ratio=sequence_token")
 
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
