@@ -263,7 +263,7 @@ class PolicyGradient(Learner):
         if not kl_after:
             batch = replace(batch, rewards=batch.rewards - penalty)
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
-        estimate = getattr(self.advantage, "estimate", self.advantage)
+        estimate: Any = getattr(self.advantage, "estimate", self.advantage)
         if getattr(self.advantage, "needs_steps", False):
             if batch.steps is None:
                 raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
