@@ -64,11 +64,20 @@ def broadcast_to_tokens(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Fl
     return torch.where(mask, x[:, None], 0.0)
 
 
-def rewards_to_go(rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float = 1.0) -> Float[Tensor, "N T"]:
-    """Return G_t = r_t + gamma G_{t+1} over each row's true slots, skipping the others; 0 elsewhere."""
+def differs_by_token(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Bool[Tensor, " N"]:
+    """Return True for rows whose true slots have different values; float32 rounding is no difference."""
+    high, low = torch.where(mask, x, -torch.inf).amax(1), torch.where(mask, x, torch.inf).amin(1)
+    return mask.any(1) & (high - low > 1e-5 * torch.maximum(high.abs(), low.abs()))
+
+
+def rewards_to_go(
+    rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float | Float[Tensor, "N T"] = 1.0
+) -> Float[Tensor, "N T"]:
+    """Return G_t = r_t + gamma_t G_{t+1} over each row's true slots, skipping the others; 0 elsewhere."""
     returns, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
-        later = torch.where(mask[:, t], rewards[:, t] + gamma * later, later)
+        discount = gamma[:, t] if isinstance(gamma, Tensor) else gamma
+        later = torch.where(mask[:, t], rewards[:, t] + discount * later, later)
         returns[:, t] = torch.where(mask[:, t], later, 0.0)
     return returns
 

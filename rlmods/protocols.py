@@ -16,9 +16,26 @@ from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
 
 @runtime_checkable
 class Advantage(Protocol):
-    """Estimates advantages from rewards. Class attributes declare what it needs: `needs_values = True` a critic; `needs_group = True` more
-    than one response per prompt; `needs_greedy = True` the reward of the greedy response to each prompt, passed as `values` on every token
-    of the prompt's responses; `needs_steps = True` rewards by step, and the argument `steps`: bool [N, T], True where a step ends."""
+    """Estimates advantages from rewards. Class attributes declare what it needs:
+
+    - `needs_values = True`: a critic.
+    - `needs_group = True`: more than one response per prompt.
+    - `needs_greedy = True`: the reward of the greedy response to each prompt, passed as `values` on every token of the prompt's responses.
+    - `needs_steps = True`: rewards by step, and the argument `steps`: bool [N, T], True where a step ends.
+    - `reads_correctness = True`: `rewards` are the scores by which `sampling` selects (unshaped correctness, or the total reward if the
+      reward does not report it), without scaling and KL.
+
+    and what it does with them:
+
+    - `normalizes_rewards = True`: it divides by a statistic of the rewards of a group, such as their standard deviation. A KL in the reward
+      would change that divisor, so it is subtracted afterwards: A_t - beta * (KL_t + KL_{t+1} + ...).
+    - `credit`: "response" (default), one advantage per response; "token", the tokens of a response may have different advantages;
+      "reward_to_go", they differ only if single tokens are rewarded, as by a KL in the reward.
+
+    An estimator that normalises over the whole batch declares `normalizes_batch = True` and has two more methods, of which `__call__` is
+    the composition: `estimate`, with the arguments of `__call__`, returns the `Credit` before normalisation, and
+    `normalize(advantages, mask)` the final advantages. The loop calls `estimate` on all sampled rows and `normalize` on those that an
+    iteration trains on: after filters, over all ranks."""
 
     def __call__(
         self, rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"], values: Float[Tensor, "N T"] | None
@@ -28,7 +45,9 @@ class Advantage(Protocol):
 @runtime_checkable
 class Ratio(Protocol):
     """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised. An attribute `level` other than `"token"`
-    declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect."""
+    declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect; `"sequence"` also that all
+    tokens of a response need the same advantage. An attribute `temperature` declares the temperature of the log-probabilities, if it is not
+    that of the rollout."""
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
 
@@ -55,14 +74,17 @@ class Aggregation(Protocol):
 @runtime_checkable
 class Sampling(Protocol):
     """Selects responses to train on by their unshaped correctness (or total reward). A group without a selected row is rejected. A row that
-    is not selected in a group that is kept counts in the baseline but not in the loss."""
+    is not selected in a group that is kept counts in the baseline but not in the loss. Class attributes: `needs_group = True`, it compares
+    the responses to one prompt; `selects_rows = True`, it selects the best responses of a group and not whole groups."""
 
     def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]: ...
 
 
 @runtime_checkable
 class Reward(Protocol):
-    """Scores responses. Returns one float per response, None where it abstains, or `Scores` with more information."""
+    """Scores responses. Returns one float per response, None where it abstains, or `Scores` with more information. Class attributes:
+    `needs_answer = True`, it reads the gold answer; `needs_group = True`, it compares the responses to one prompt; `gives_steps = True`, it
+    returns one reward per step in `Scores.tokens`, which must not be added up, as their sum grows with the number of steps."""
 
     def __call__(self, responses: Sequence[Response]) -> Scores | Sequence[float | None]: ...
 

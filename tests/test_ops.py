@@ -6,7 +6,7 @@ import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.ops import group_reduce, importance_ratio, masked_mean, masked_sum, pack, rewards_to_go, whiten
+from rlmods.ops import differs_by_token, group_reduce, importance_ratio, masked_mean, masked_sum, pack, rewards_to_go, whiten
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import dense, to_go
 
@@ -92,3 +92,22 @@ def test_whiten_on_two_ranks_equals_one() -> None:
     assert ranks is not None
     while not ranks.join(timeout=60):
         pass
+
+
+def test_rewards_to_go_may_discount_each_token_differently() -> None:
+    b = batch(6, 7, seed=3).poisoned()
+    gamma = torch.where(torch.arange(7) % 3 == 0, 0.5, 1.0).double().expand_as(b.mask)
+    found = rewards_to_go(b.rewards, b.mask, gamma)
+    for i, mask in enumerate(b.mask):
+        later = 0.0
+        for t in reversed(mask.nonzero().flatten().tolist()):
+            later = float(b.rewards[i, t]) + float(gamma[i, t]) * later
+            assert found[i, t].item() == pytest.approx(later)
+    assert (found[~b.mask] == 0).all()
+
+
+def test_differs_by_token_ignores_masked_slots_and_rounding() -> None:
+    x = torch.tensor([[1.0, 1.0, 5.0], [1.0, 2.0, 5.0], [1.0, 1.0 + 1e-7, 5.0], [0.0, 0.0, 5.0], [1.0, 2.0, 3.0], [-1.0, -2.0, 1.0]])
+    mask = torch.tensor([[True, True, False]] * 4 + [[False] * 3] + [[True, True, False]])
+    assert differs_by_token(x, mask).tolist() == [False, True, False, False, False, True]
+    assert differs_by_token(x.masked_fill(~mask, torch.nan), mask).tolist() == [False, True, False, False, False, True]

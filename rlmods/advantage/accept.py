@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -15,10 +16,13 @@ from rlmods.types import Credit
 class Accept:
     """Rejection sampling: A_i = 1 if R_i >= threshold else 0, on every token of the response. Rejected responses get no gradient.
 
-    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted responses."""
+    RFT, arXiv:2308.01825; with ratio=log_likelihood the gradient is that of supervised fine-tuning on the accepted responses. R_i is the
+    score by which `sampling` selects, so that one score selects and accepts (`reads_correctness`)."""
 
     threshold: float = 0.5
-    """Lowest total reward that is accepted."""
+    """Lowest score that is accepted: correctness if the reward reports it, else the total reward."""
+
+    reads_correctness: ClassVar[bool] = True
 
     def __call__(
         self,

@@ -25,9 +25,14 @@ class GAE:
     lam: float = 0.95
     """Lambda, 0 to 1. 0: one-step temporal difference (low variance); 1: Monte Carlo (no bias)."""
     whiten: bool = False
-    """Normalise the advantages to mean 0 and variance 1 over all ranks. `returns` are not changed."""
+    """Normalise the advantages to mean 0 and variance 1 over the tokens trained on, of all ranks. `returns` are not changed."""
 
     needs_values: ClassVar[bool] = True
+    credit: ClassVar[str] = "token"
+
+    @property
+    def normalizes_batch(self) -> bool:
+        return self.whiten
 
     def __post_init__(self) -> None:
         rules = {"gamma": (0 <= self.gamma <= 1, "between 0 and 1"), "lam": (0 <= self.lam <= 1, "between 0 and 1")}
@@ -40,6 +45,17 @@ class GAE:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
+        credit = self.estimate(rewards, mask, group, values)
+        return Credit(self.normalize(credit.advantages, mask), credit.returns)
+
+    def estimate(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+    ) -> Credit:
+        """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("GAE needs values: add a critic, as in critic=separate")
         rewards, values = torch.where(mask, rewards, 0.0), torch.where(mask, values, 0.0)
@@ -50,5 +66,8 @@ class GAE:
             advantages[:, t] = torch.where(mask[:, t], delta + self.gamma * self.lam * next_advantage, 0.0)
             next_value = torch.where(mask[:, t], values[:, t], next_value)
             next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
-        returns = advantages + values
-        return Credit(whiten(advantages, mask) if self.whiten else advantages, returns)
+        return Credit(advantages, advantages + values)
+
+    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+        """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or unchanged without `whiten`."""
+        return whiten(advantages, mask) if self.whiten else advantages

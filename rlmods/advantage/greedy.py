@@ -21,6 +21,7 @@ class Greedy:
     outcome reward only, G_t is R on every token; KL penalties on tokens before t are left out of G_t, as token t cannot affect them."""
 
     needs_greedy: ClassVar[bool] = True
+    credit: ClassVar[str] = "reward_to_go"
 
     def __call__(
         self,

@@ -16,7 +16,8 @@ from rlmods.types import Credit, check_bounds
 class GroupNorm:
     """Group normalisation: A_i = (R_i - mean(R)) / (std(R) + eps) over the responses to one prompt, on every token of the response.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of one, get exactly 0."""
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.2. Groups with equal rewards, and groups of one, get exactly 0. With a KL in the
+    reward, mean and standard deviation are those of the rewards without it (`normalizes_rewards`)."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
@@ -24,6 +25,7 @@ class GroupNorm:
     """Divide the squared deviations by G - 1 instead of G."""
 
     needs_group: ClassVar[bool] = True
+    normalizes_rewards: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})

@@ -16,22 +16,27 @@ from rlmods.types import Credit, check_bounds
 
 @dataclass(frozen=True)
 class Process:
-    """Process supervision: A_t = sum of (r_s - mean) / (std + eps) over the steps s that end at t or later, mean and std over all steps of
-    the responses to one prompt.
+    """Process supervision: A_t = n_k + gamma n_{k+1} + gamma^2 n_{k+2} + ... for a token t of step k, with the normalised step rewards
+    n = (r - mean) / (std + eps), mean and std over all steps of the responses to one prompt.
 
-    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3. Only rewards on the last token of a step count, so a KL penalty must be in the
-    loss (kl.where=loss). Equal step rewards, responses without steps and tokens after the last step get exactly 0."""
+    DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3, where gamma is 1. Only rewards on the last token of a step count; a KL in the
+    reward is subtracted per token afterwards (`normalizes_rewards`). Equal step rewards, responses without steps and tokens after the last
+    step get exactly 0."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
     unbiased: bool = True
     """Divide the squared deviations by the number of steps minus 1 instead of the number of steps."""
+    gamma: float = 1.0
+    """Discount per step, 0 to 1."""
 
     needs_group: ClassVar[bool] = True
     needs_steps: ClassVar[bool] = True
+    normalizes_rewards: ClassVar[bool] = True
+    credit: ClassVar[str] = "token"
 
     def __post_init__(self) -> None:
-        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
+        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0"), "gamma": (0 <= self.gamma <= 1, "between 0 and 1")})
 
     def __call__(
         self,
@@ -49,4 +54,4 @@ class Process:
         normalised = torch.zeros_like(rewards)
         all_true = torch.ones_like(scores, dtype=torch.bool)
         normalised[step_ends] = GroupNorm(self.eps, self.unbiased)(scores, all_true, step_group).advantages[:, 0]
-        return Credit(rewards_to_go(normalised, mask))
+        return Credit(rewards_to_go(normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype)))

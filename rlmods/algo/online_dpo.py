@@ -10,6 +10,7 @@ import torch
 
 from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.protocols import Judge
+from rlmods.rollout.order import generate
 from rlmods.training.batch import Batch
 from rlmods.training.extensions import MovingReference
 from rlmods.training.metrics import sample_row
@@ -64,7 +65,7 @@ class OnlineDPO(DPO):
     def sample(self, prompts: Sequence[Prompt]) -> PreferenceBatch:
         """Sample and rank responses; a prompt without a preference between its responses gets an empty row."""
         with self.timer("rollout"):
-            responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
+            responses = generate(self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
         with self.timer("reward"):
             ranked = rank_responses(self.judge, group_by_prompt(responses, self.batch.samples), self.meter)
         self.log_responses(responses, ranked)

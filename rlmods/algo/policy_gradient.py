@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -12,9 +13,11 @@ from torch import Tensor, nn
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.critic.loss import value_loss
+from rlmods.critic.loss import clip_range, value_loss
+from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
+from rlmods.rollout.order import generate
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
@@ -110,7 +113,8 @@ class PolicyGradient(Learner):
         self.critic_config, self.critic = critic, critic(self.policy)
         if getattr(kl, "needs_reference", True):
             self.reference = Reference(self.policy)
-        self.scorer = LogprobScorer(self.policy, self.critic, self.rollout, self.microbatches, self.ranks)
+        temperature = getattr(ratio, "temperature", None)
+        self.scorer = LogprobScorer(self.policy, self.critic, self.rollout, self.microbatches, self.ranks, temperature)
         self.buffer = SampleBuffer(self.ranks)
         settings: PolicyGradientSettings = self.settings
         self.entropy_coefficient = settings.entropy_coefficient
@@ -120,6 +124,8 @@ class PolicyGradient(Learner):
         """Optional outputs of the policy's forward that the loss needs."""
         self.kl_stats = torch.zeros(2, dtype=torch.float64)
         """KL estimate of the latest optimizer step summed over the tokens of this rank, and the number of tokens."""
+        self.value_clip: float | None = None
+        """Bound on the change of the critic's values in this iteration; None: no bound."""
         self.total_batches = 0
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
@@ -187,7 +193,7 @@ class PolicyGradient(Learner):
 
         Returns the rows, and a mask [N] that is True on the rows of groups to keep."""
         with self.timer("rollout"):
-            responses = self.rollout.generate(prompts, samples=self.batch.samples, iteration=self.iteration)
+            responses = generate(self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
         for extension in self.extensions:
             extension.on_responses(responses)
         with self.timer("reward"):
@@ -205,13 +211,16 @@ class PolicyGradient(Learner):
         return batch, keep
 
     def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
-        """Collate responses with their scaled rewards."""
+        """Collate responses with the rewards that the advantage estimator reads."""
         group = torch.arange(len(prompts)).repeat_interleave(self.batch.samples) + self.total_batches * len(prompts)
         self.total_batches += 1
         if self.reward_scale is not None:
             self.reward_scale.update(scores.values, self.ranks)
-        scaled = replace(scores, values=self.scale(scores.values))
-        batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
+        if getattr(self.advantage, "reads_correctness", False):
+            rewards = replace(scores, values=[None if math.isnan(x) else x for x in correctness(scores).tolist()], tokens=None)
+        else:
+            rewards = replace(scores, values=self.scale(scores.values))
+        batch = collate(responses, rewards, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.is_mixture:
             batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
         return batch.to(self.device)
@@ -227,7 +236,7 @@ class PolicyGradient(Learner):
         greedy = with_settings(self.rollout, temperature=0.0)
         with self.timer("rollout"):
             greedy.sync(self.policy, iteration=self.iteration)
-            responses: list[Response] = greedy.generate(prompts, samples=1, iteration=self.iteration)
+            responses = generate(greedy, prompts, samples=1, iteration=self.iteration)
         with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
         values, scored = values_and_mask(self.scale(scores.values))
@@ -240,7 +249,7 @@ class PolicyGradient(Learner):
         return replace(batch, mask=mask, values=torch.where(mask, baseline, 0.0))
 
     def estimate_advantages(self, batch: Experience) -> Experience:
-        """Add values, reference log-probabilities and advantages; subtract a KL in the reward (`kl.where`)."""
+        """Add values, reference log-probabilities and advantages, which `normalize_advantages` completes for the rows trained on."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
             output = self.scorer.score(batch, self.policy, critic=True)
@@ -248,22 +257,48 @@ class PolicyGradient(Learner):
             batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
         if self.reference is not None:
             batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
-            if kl_in_reward:
-                assert batch.ref_logprobs is not None
-                kl = torch.where(batch.mask, self.kl(batch.old_logprobs, batch.ref_logprobs), 0.0)
-                batch = replace(batch, rewards=batch.rewards - self.kl.coefficient * kl)
-                self.meter.mean("train/kl_ref", kl, batch.mask)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
+        penalty = self.kl_penalty(batch) if kl_in_reward else torch.zeros_like(batch.rewards)
+        kl_after = getattr(self.advantage, "normalizes_rewards", False)
+        if not kl_after:
+            batch = replace(batch, rewards=batch.rewards - penalty)
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
+        estimate: Any = getattr(self.advantage, "estimate", self.advantage)
         if getattr(self.advantage, "needs_steps", False):
             if batch.steps is None:
                 raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
-            credit = self.advantage(*inputs, steps=batch.steps)  # type: ignore[call-arg]
+            credit = estimate(*inputs, steps=batch.steps)
         else:
-            credit = self.advantage(*inputs)
+            credit = estimate(*inputs)
         if credit.returns is not None and batch.values is not None:
             log_critic(self.meter, credit.returns, batch.values, batch.mask, self.ranks)
-        return replace(batch, advantages=credit.advantages, returns=credit.returns)
+        advantages = credit.advantages - rewards_to_go(penalty, batch.mask) if kl_after else credit.advantages
+        return replace(batch, advantages=advantages, returns=credit.returns)
+
+    def kl_penalty(self, batch: Experience) -> Tensor:
+        """Return beta * KL from the reference per token, 0 in masked slots."""
+        assert batch.ref_logprobs is not None
+        kl = torch.where(batch.mask, self.kl(batch.old_logprobs, batch.ref_logprobs), 0.0)
+        self.meter.mean("train/kl_ref", kl, batch.mask)
+        return self.kl.coefficient * kl
+
+    def normalize_advantages(self, batch: Experience) -> Experience:
+        """Normalise the advantages over the rows of an iteration, on all ranks, if the estimator does so."""
+        normalize = getattr(self.advantage, "normalize", None)
+        return batch if normalize is None else replace(batch, advantages=normalize(batch.advantages, batch.mask))
+
+    def check_credit(self, batch: Experience) -> None:
+        """Check that a ratio with one value per response gets one advantage per response.
+
+        Raises:
+            UserError: the advantages of a response differ by token.
+        """
+        if getattr(self.ratio, "level", "token") != "sequence":
+            return
+        if self.ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
+            ratio, advantage = type(self.ratio).__name__, type(self.advantage).__name__
+            problem = f"{ratio} has one ratio per response and would average the advantages of {advantage}, which differ by token"
+            raise UserError(f"{problem}: type ratio=sequence_token")
 
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
@@ -288,9 +323,12 @@ class PolicyGradient(Learner):
 
     def update(self, fresh: Experience) -> None:
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
-        batch = fresh
+        batch = fresh = self.normalize_advantages(fresh)
+        self.check_credit(fresh)
         for extension in self.extensions:
             batch = extension.before_update(batch)
+        if self.critic is not None and batch.returns is not None:
+            self.value_clip = clip_range(batch.returns, batch.mask, self.critic_config.clip)
         self.meter.mean("train/replayed_fraction", (len(batch) - len(fresh)) / len(batch))
         plan = self.minibatches(len(batch))
         batch = self.add_old_logprobs(batch, plan[0])
@@ -358,13 +396,14 @@ class PolicyGradient(Learner):
             kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
             objective = objective - self.kl.coefficient * kl
             self.meter.mean("train/kl_ref", kl, micro.mask)
-        self.kl_stats += log_update(self.meter, micro, log_ratio, old_logprobs, entropy, surrogate.clipped, self.iteration)
+        updates = (log_ratio, old_logprobs, entropy, surrogate.clipped)
+        self.kl_stats += log_update(self.meter, micro, *updates, self.iteration, compare_sampler=self.scorer.is_at_sampling_temperature)
         loss = -self.aggregation(objective, micro.mask, totals)
         for extension in self.extensions:
             if (term := extension.loss_term(micro, output, totals)) is not None:
                 loss = loss + term
         if values is not None and micro.returns is not None and micro.values is not None:
-            regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.critic_config.clip)
+            regression, clipped = value_loss(values, micro.values, micro.returns, micro.mask, self.value_clip)
             self.meter.mean("train/value_loss", regression, micro.mask)
             self.meter.mean("train/value_clip_fraction", clipped.double(), micro.mask)
             loss = loss + self.critic_config.coefficient * TokenMean()(regression, micro.mask, totals)

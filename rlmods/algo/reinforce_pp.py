@@ -16,5 +16,6 @@ class ReinforcePPBaseline(PolicyGradient):
     """REINFORCE++ with several samples per prompt (arXiv:2501.03262), whose mean reward is subtracted first, so that prompts of different
     difficulty are comparable.
 
-    The objective of REINFORCE++ with `G_t - mean(R)` over the prompt's responses in place of `G_t`: GRPO's baseline without its divisor.
+    The objective of REINFORCE++ with `R - mean(R)` over the prompt's responses in place of `G_t`, GRPO's baseline without its divisor, and
+    the KL from the reference as a loss of its own, estimated by k2: `- beta/sum|y| sum_i sum_t log(pi/pi_ref)_t^2 / 2`.
     """

@@ -3,6 +3,7 @@
 from rlmods.callbacks.checkpoint import IterationCheckpoint
 from rlmods.callbacks.guard import Guard
 from rlmods.callbacks.hacking import HackingMonitor
+from rlmods.callbacks.idle import Idle
 from rlmods.callbacks.jsonl import JsonlLogger
 from rlmods.callbacks.progress import Progress
 from rlmods.callbacks.samples import Samples
@@ -14,6 +15,7 @@ __all__ = [
     "GracefulStop",
     "Guard",
     "HackingMonitor",
+    "Idle",
     "IterationCheckpoint",
     "JsonlLogger",
     "Progress",

@@ -36,6 +36,7 @@ from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
+from rlmods.rollout.order import generate
 from rlmods.run import dumps
 from rlmods.types import Prompt, Response, UserError
 
@@ -86,7 +87,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
             chunk = remaining[start : start + batch.prompts]
             if hasattr(rollout, "on_tokens"):
                 rollout.on_tokens = lambda done, *_, before=start * batch.samples: update(before + done)
-            responses = rollout.generate(chunk, samples=batch.samples, iteration=0)
+            responses = generate(rollout, chunk, samples=batch.samples, iteration=0)
             for i, prompt in enumerate(chunk):
                 candidates, dropped = deduplicate(responses[i * batch.samples : (i + 1) * batch.samples], settings.near)
                 row = _prompt_row(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}

@@ -23,6 +23,7 @@ from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
+from rlmods.rollout.order import generate
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import Validation, with_settings
 from rlmods.types import Prompt, Scores, UserError
@@ -101,7 +102,7 @@ def kl_from(reference: Policy, policy: Policy, rollout: Any, prompts: Sequence[P
             "reference: its vocabulary differs from that of the evaluated model, so their KL is undefined; type another reference="
         )
     rollout.sync(policy, iteration=0)
-    responses = rollout.generate(prompts, samples=samples, iteration=0)
+    responses = generate(rollout, prompts, samples=samples, iteration=0)
     scores, group = Scores([0.0] * len(responses)), torch.arange(len(responses))
     rows = collate(responses, scores, group, policy_version=0, pad_id=policy.pad_id).to(policy.device)
     total = 0.0

@@ -6,6 +6,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rlmods.ops import masked_sum, sum_over_ranks
+
 
 def value_loss(
     values: Float[Tensor, "N T"],
@@ -24,3 +26,16 @@ def value_loss(
         return 0.5 * unclipped, torch.zeros_like(mask)
     clipped = (torch.clamp(values, old_values - clip, old_values + clip) - returns).square()
     return 0.5 * torch.maximum(unclipped, clipped), clipped > unclipped
+
+
+def clip_range(returns: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], clip: float | None) -> float | None:
+    """Return `clip` times the standard deviation of the returns over the true slots of all ranks: the value clip in units of the reward.
+
+    None, no clipping, if `clip` is None or all returns are equal."""
+    if clip is None:
+        return None
+    count = sum_over_ranks(mask.sum()).clamp(min=1)
+    centred = torch.where(mask, returns.double() - sum_over_ranks(masked_sum(returns.double(), mask).sum()) / count, 0.0)
+    std = float((sum_over_ranks(centred.square().sum()) / count).sqrt())
+    largest = float((sum_over_ranks(masked_sum(returns.double().square(), mask).sum()) / count).sqrt())
+    return clip * std if std > 1e-6 * largest else None

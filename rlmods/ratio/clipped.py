@@ -43,10 +43,11 @@ class Clipped:
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
         ratio, advantages = self.ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
         unclipped, clipped = ratio * advantages, ratio.clamp(1 - self.low, 1 + self.high) * advantages
-        objective = torch.minimum(unclipped, clipped)
+        objective, is_clipped = torch.minimum(unclipped, clipped), clipped < unclipped
         if self.dual is not None:
-            objective = torch.where(advantages < 0, torch.maximum(objective, self.dual * advantages), objective)
-        return Surrogate(objective, clipped < unclipped)
+            is_bounded = (advantages < 0) & (objective < self.dual * advantages)
+            objective, is_clipped = torch.where(is_bounded, self.dual * advantages, objective), is_clipped | is_bounded
+        return Surrogate(objective, is_clipped)
 
     def ratio(self, log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
         """r at `level`; 1 in masked slots."""

@@ -7,7 +7,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
 from typing import ClassVar, Literal, get_args
 
 from rlmods.policy.scalar import ScalarModel
@@ -16,13 +15,20 @@ from rlmods.types import Response, Scores, UserError
 
 Aggregate = Literal["min", "mean", "last", "product"]
 
-AGGREGATES: dict[str, Callable[[Sequence[float]], float]] = {
-    "min": min,
-    "mean": fmean,
-    "last": lambda steps: steps[-1],
-    "product": math.prod,
+
+def weighted_mean(steps: Sequence[float], decay: float) -> float:
+    """Return sum_k w_k s_k / sum_k w_k with w_k = decay^(K - k), relative to the last of the K steps."""
+    weights = [decay ** (len(steps) - 1 - k) for k in range(len(steps))]
+    return math.fsum(weight * score for weight, score in zip(weights, steps, strict=True)) / math.fsum(weights)
+
+
+AGGREGATES: dict[str, Callable[[Sequence[float], float], float]] = {
+    "min": lambda steps, _: min(steps),
+    "mean": weighted_mean,
+    "last": lambda steps, _: steps[-1],
+    "product": lambda steps, _: math.prod(steps),
 }
-"""Reductions of the step scores to one score per response."""
+"""Reductions of the step scores, with `decay`, to one score per response."""
 
 
 def step_ends(decode: Callable[[Sequence[int]], str], tokens: Sequence[int], separator: str) -> list[int]:
@@ -47,8 +53,9 @@ class Process(RewardModelBase):
     """Step scores of a trained process reward model: sigmoid(head(hidden_t)) at the last token of each step, the probability that the step
     is correct.
 
-    Without `aggregate` these are per-token rewards, None on tokens that do not end a step, and the value is their sum; with it the value is
-    their aggregate (arXiv:2305.20050 uses product and min). The scores are logged as the column `steps`. A response without tokens
+    Without `aggregate` these are per-token rewards, None on tokens that do not end a step, and the value is their sum, which grows with the
+    number of steps: the advantage estimator must read steps (advantage=process). With `aggregate` the value is their aggregate
+    (arXiv:2305.20050 uses product and min). The scores are logged as the column `steps`. A response without tokens
     abstains. Per-token rewards refer to the sampled tokens and require a reward model with the policy's tokenizer; with `aggregate` any
     reward model can be used, and it encodes the text with its own tokenizer.
 
@@ -61,6 +68,8 @@ class Process(RewardModelBase):
     """Text that ends a step."""
     aggregate: Aggregate | None = None
     """min, mean, last or product: one score per response. null: one reward per step."""
+    decay: float = 1.0
+    """With aggregate=mean, the weight of a step relative to the next one; above 0. Below 1 later steps count more, above 1 earlier ones."""
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
 
@@ -72,6 +81,10 @@ class Process(RewardModelBase):
             raise UserError('Process: separator is empty: type reward.terms.process.reward.separator="\\n"')
         if self.aggregate not in (None, *get_args(Aggregate)):
             raise UserError(f"Process: aggregate={self.aggregate!r} must be one of null, {', '.join(get_args(Aggregate))}")
+        if not 0 < self.decay < math.inf:
+            raise UserError(f"Process: decay={self.decay} must be above 0")
+        if self.decay != 1 and self.aggregate != "mean":
+            raise UserError(f"Process: decay={self.decay} weights the steps of a mean: type reward.terms.process.reward.aggregate=mean")
 
     @property
     def gives_steps(self) -> bool:
@@ -85,13 +98,15 @@ class Process(RewardModelBase):
         ends = [step_ends(network.decode, tokens, self.separator) for _, tokens in rows]
         probabilities = network.grade(rows, self.token_budget).sigmoid()
         steps = [probabilities[i, indices].tolist() for i, indices in enumerate(ends)]
-        reduce = sum if self.aggregate is None else AGGREGATES[self.aggregate]
-        values = [float(reduce(scores)) if scores else None for scores in steps]
+        values = [self._total(scores) if scores else None for scores in steps]
         if not self.gives_steps:
             return Scores(values, columns={"steps": steps})
         step_rewards = [dict(zip(indices, scores, strict=True)) for indices, scores in zip(ends, steps, strict=True)]
         tokens = [[scores.get(t) for t in range(len(response.tokens))] for scores, response in zip(step_rewards, responses, strict=True)]
         return Scores(values, columns={"steps": steps}, tokens=tokens)
+
+    def _total(self, scores: Sequence[float]) -> float:
+        return float(sum(scores) if self.aggregate is None else AGGREGATES[self.aggregate](scores, self.decay))
 
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
         """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its own encoding of the text."""

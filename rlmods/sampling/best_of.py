@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -22,6 +23,8 @@ class BestOf:
     """Maximum number of responses kept in each group."""
     threshold: float = 0.5
     """Lowest score of a response that is kept."""
+
+    selects_rows: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_bounds(self, "sampling", {"k": (self.k >= 1, "at least 1")})

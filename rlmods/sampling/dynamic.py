@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -23,6 +24,8 @@ class Dynamic:
     """Lowest mean score of a group that is kept. None: no bound."""
     high: float | None = None
     """Highest mean score of a group that is kept. None: no bound."""
+
+    needs_group: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         ordered = self.low is None or self.high is None or self.low <= self.high

@@ -11,6 +11,7 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
+from rlmods.rollout.order import generate
 from rlmods.training.metrics import Meter, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
 
@@ -90,7 +91,7 @@ class Validation:
         self, meter: Meter, rollout: Any, policy: Policy, reward: Any, prompts: list[Prompt], samples: int, iteration: int
     ) -> list[dict[str, Any]]:
         rollout.sync(policy, iteration=iteration)
-        responses = rollout.generate(prompts, samples=samples, iteration=0)
+        responses = generate(rollout, prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
         correct, graded = values_and_mask([None] * len(responses) if scores.correct is None else scores.correct)
         for name, count in scores.counts.items():

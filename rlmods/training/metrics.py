@@ -177,9 +177,16 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
 
 
 def log_update(
-    meter: Meter, micro: Experience, log_ratio: Tensor, old_logprobs: Tensor, entropy: Tensor, clipped: Tensor, iteration: int
+    meter: Meter,
+    micro: Experience,
+    log_ratio: Tensor,
+    old_logprobs: Tensor,
+    entropy: Tensor,
+    clipped: Tensor,
+    iteration: int,
+    compare_sampler: bool = True,
 ) -> Tensor:
-    """Log entropy, distance from the old policy and from the sampler, and clipping of one microbatch.
+    """Log entropy, distance from the old policy and (with `compare_sampler`) from the sampler, and clipping of one microbatch.
 
     Returns [2]: the KL estimate `r - 1 - log r` summed over tokens, and the number of tokens, of rows sampled in this `iteration`. Older
     rows are left out because their ratio includes earlier updates."""
@@ -190,7 +197,8 @@ def log_update(
     meter.mean("train/clip_fraction/low", (clipped & (micro.advantages < 0)).double(), mask)
     meter.mean("train/clip_fraction/high", (clipped & (micro.advantages > 0)).double(), mask)
     meter.maximum("train/ratio_max", d.exp(), mask)
-    meter.mean("train/sampler_logprob_gap", (old_logprobs - micro.behavior_logprobs).abs(), mask)
+    if compare_sampler:
+        meter.mean("train/sampler_logprob_gap", (old_logprobs - micro.behavior_logprobs).abs(), mask)
     return torch.stack([torch.where(fresh, kl, 0.0).double().sum(), fresh.sum().double()])
 
 
@@ -228,7 +236,8 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
 
 
 def sample_rows(responses: Sequence[Response], scores: Scores, batch: Experience, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
-    """Return the rows of the sample log of an iteration, one per response."""
+    """Return the rows of the sample log of an iteration, one per response. `advantage` is the mean over the tokens, before a normalisation
+    over the rows that are trained on."""
     advantages = masked_mean(batch.advantages, batch.mask).tolist()
     columns = ({"iteration": iteration, "advantage": a, "kept": k} for a, k in zip(advantages, selected.tolist(), strict=True))
     return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]

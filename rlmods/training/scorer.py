@@ -18,20 +18,34 @@ from rlmods.types import Experience
 class LogprobScorer:
     """Teacher-forced forwards of policy, critic and reference. New, old and reference log-probabilities all come from `forward`."""
 
-    def __init__(self, policy: Policy, critic: Any, rollout: Any, microbatches: Microbatches, ranks: Ranks) -> None:
+    def __init__(
+        self, policy: Policy, critic: Any, rollout: Any, microbatches: Microbatches, ranks: Ranks, temperature: float | None = None
+    ) -> None:
         """
         Args:
             critic: value network, value head on the policy's trunk, or None.
-            rollout: its temperature is that of the log-probabilities, which are those of `logits / temperature`.
+            rollout: its temperature is that of the log-probabilities, unless `temperature` is given.
+            temperature: log-probabilities are those of `logits / temperature`; None: the temperature of the rollout.
         """
         self.policy, self.critic, self.rollout, self.microbatches, self.ranks = policy, critic, rollout, microbatches, ranks
+        self.fixed_temperature = temperature
         self.replay_experts = False
         """Route tokens to the recorded experts in forwards of the policy (`ExpertRouting`)."""
 
     @property
     def temperature(self) -> float:
-        """Current sampling temperature; a rollout may change it during training."""
+        """Temperature of the log-probabilities: the current one of the rollout, which may change during training, or a fixed one."""
+        return self.sampling_temperature if self.fixed_temperature is None else self.fixed_temperature
+
+    @property
+    def sampling_temperature(self) -> float:
+        """Current temperature of the rollout."""
         return float(getattr(self.rollout, "temperature", 1.0))
+
+    @property
+    def is_at_sampling_temperature(self) -> bool:
+        """True if the log-probabilities are of the distribution that responses are sampled from."""
+        return self.temperature == self.sampling_temperature
 
     def forward(self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: bool) -> PolicyOutput:
         """Forward one microbatch. A critic that is a head on the policy's trunk is computed in the same forward.

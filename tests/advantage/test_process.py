@@ -38,6 +38,19 @@ def test_by_hand() -> None:
     assert advantages[1].tolist() == pytest.approx([-unit, -unit, 0, 0, 0, 0], abs=1e-5)
 
 
+def test_later_steps_are_discounted_by_step() -> None:
+    """Rewards 1, 0, 1 and 0: normalised u, -u, u; every token of a step has the same discount, whatever its length."""
+    mask = torch.tensor([[True, False, True, True, True, True], [True, True, False, False, False, False]])
+    rewards, steps = torch.zeros(2, 6, dtype=torch.float64), torch.zeros(2, 6, dtype=torch.bool)
+    for i, t, r in ((0, 0, 1.0), (0, 3, 0.0), (0, 5, 1.0), (1, 1, 0.0)):
+        rewards[i, t], steps[i, t] = r, True
+    advantages = Process(gamma=0.5)(rewards, mask, torch.tensor([3, 3]), None, steps).advantages
+    u = 0.5 / (1 / 3) ** 0.5
+    second, third = -u + 0.5 * u, u
+    assert advantages[0].tolist() == pytest.approx([u + 0.5 * second, 0, second, second, third, third], abs=1e-5)
+    assert advantages[1].tolist() == pytest.approx([-u, -u, 0, 0, 0, 0], abs=1e-5)
+
+
 def test_one_step_per_response_equals_group_norm() -> None:
     b = batch(9, 6, seed=3)
     rewards = torch.where(last(b.mask), b.rewards, 0)
@@ -98,7 +111,7 @@ def test_needs_groups_and_steps() -> None:
         Process()(b.rewards, b.mask, b.group)
 
 
-@pytest.mark.parametrize("bad", [0.0, -1e-6, float("nan")])
-def test_invalid_fields_are_refused_by_name(bad: float) -> None:
-    with pytest.raises(ValueError, match="eps"):
-        Process(eps=bad)
+@pytest.mark.parametrize(("bad", "field"), [({"eps": 0.0}, "eps"), ({"eps": float("nan")}, "eps"), ({"gamma": 1.1}, "gamma")])
+def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
+    with pytest.raises(ValueError, match=field):
+        Process(**bad)

@@ -7,17 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, ReinforcePP
+from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, LengthWeighted, Process, ReinforcePP
 from rlmods.aggregation import FixedLength, SequenceMean
-from rlmods.algo import Batch
+from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
-from rlmods.kl import Penalty
+from rlmods.kl import Adaptive, Penalty, Ramp
 from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions import Replay
-from rlmods.types import Experience, Scores, UserError
+from rlmods.types import Credit, Experience, Scores, UserError
+from tests.support import batches
 from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
 
 LOSSES = {
@@ -32,7 +34,7 @@ LOSSES = {
     "gmpo": {"ratio": GeometricMean(), "aggregation": SequenceMean()},
     "reinforce": {"advantage": EMA(), "ratio": Unclipped()},
     "reinforce_pp": {"advantage": ReinforcePP(), "kl": Penalty("k1", 0.05, "reward")},
-    "reinforce_pp_baseline": {"advantage": ReinforcePP(baseline="group"), "kl": Penalty("k1", 0.05, "reward")},
+    "reinforce_pp_baseline": {"advantage": ReinforcePP(baseline="group"), "kl": Penalty("k2", 0.05, "loss")},
     "remax": {"advantage": Greedy(), "ratio": Unclipped()},
     "kl_penalty": {"ratio": KLPenalty()},
     "accept": {"advantage": Accept(), "ratio": LogLikelihood()},
@@ -173,12 +175,182 @@ class TestMasks:
         assert batch.mask[rows, batch.lengths - 1].all()
 
 
+def drifted(**change):
+    """A learner whose policy is at a distance from the reference."""
+    made = learner(**deepcopy(change))
+    torch.manual_seed(2)
+    with torch.no_grad():
+        for p in made.reference.policy.parameters():
+            p.add_(torch.randn_like(p) * 0.1)
+    return made
+
+
+def kl_to_go(batch):
+    """log pi - log pi_ref summed over the true slots at t or later: a loop."""
+    total = torch.zeros_like(batch.rewards)
+    for i, mask in enumerate(batch.mask):
+        slots = mask.nonzero().flatten().tolist()
+        for t in slots:
+            total[i, t] = sum(batch.old_logprobs[i, s] - batch.ref_logprobs[i, s] for s in slots if s >= t)
+    return total
+
+
+def stepped(responses):
+    """A reward on every other token and on the last one."""
+    tokens = [[float(t % 2) if k % 2 or k == len(r.tokens) - 1 else None for k, t in enumerate(r.tokens)] for r in responses]
+    return Scores([float(sum(x or 0.0 for x in row)) for row in tokens], tokens=tokens)
+
+
+IN_REWARD = {
+    "fixed": Penalty("k1", 0.5, "reward"),
+    "adaptive": Adaptive("k1", 0.5, "reward", target=0.01, horizon=16.0),
+    "ramp": Ramp("k1", 0.5, "reward", final=0.1, iterations=4),
+}
+
+
+@pytest.mark.parametrize("kind", IN_REWARD)
+class TestKLBesideNormalisedRewards:
+    """Mean, standard deviation and flatness are those of the rewards; the KL is then subtracted per token."""
+
+    def made(self, kind, **change):
+        made = drifted(kl=IN_REWARD[kind], **change)
+        if kind != "fixed":
+            made.kl.on_iteration_end({"train/kl_ref": 1.0, "train/responses": 16.0})
+            assert made.kl.coefficient != 0.5
+        return made
+
+    def test_flat_groups_have_no_advantage_from_rewards(self, kind):
+        made = self.made(kind, reward=lambda responses: [0.7] * len(responses))
+        batch = collected(made)
+        torch.testing.assert_close(batch.advantages, -made.kl.coefficient * kl_to_go(batch), rtol=1e-5, atol=1e-6)
+        made.kl = Penalty("k1", 0.0, "reward")
+        assert (collected(made).advantages == 0).all()
+
+    @pytest.mark.parametrize(("advantage", "reward"), [(GroupNorm(), even), (Process(), stepped)])
+    def test_is_subtracted_from_the_advantages(self, kind, advantage, reward):
+        made = self.made(kind, advantage=advantage, reward=reward)
+        batch = collected(made)
+        given = {"steps": batch.steps} if reward is stepped else {}
+        from_rewards = advantage(batch.rewards, batch.mask, batch.group, None, **given).advantages
+        assert from_rewards.abs().max() > 0.5
+        assert kl_to_go(batch).abs().max() > 0.01
+        torch.testing.assert_close(batch.advantages, from_rewards - made.kl.coefficient * kl_to_go(batch), rtol=1e-5, atol=1e-6)
+        plain = torch.tensor(as_scores(reward(self.responses(made)), len(batch), "").values)
+        torch.testing.assert_close(torch.where(batch.mask, batch.rewards, 0.0).sum(1), plain)
+
+    def responses(self, made):
+        made.rollout.sync(made.policy, iteration=0)
+        return made.rollout.generate(SPLITS.train[:4], samples=4, iteration=0)
+
+    def test_masked_slots_are_skipped(self, kind):
+        made = self.made(kind)
+        batch = collected(made)
+        holes = batch.mask & (torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(0)) < 0.7)
+        rewards = torch.where(holes & (holes.cumsum(1) == holes.sum(1, keepdim=True)), torch.rand(len(batch), 1), 0.0)
+        estimated = made.estimate_advantages(replace(batch, mask=holes, rewards=rewards.masked_fill(~holes, math.nan)))
+        from_rewards = GroupNorm()(rewards, holes, batch.group).advantages
+        torch.testing.assert_close(estimated.advantages, from_rewards - made.kl.coefficient * kl_to_go(estimated), rtol=1e-5, atol=1e-6)
+
+    @pytest.mark.parametrize("advantage", [RLOO(), GroupMean(), LengthWeighted()])
+    def test_estimators_that_only_centre_have_it_in_the_rewards(self, kind, advantage):
+        made = self.made(kind, advantage=advantage, reward=lambda responses: [0.7] * len(responses))
+        batch = collected(made)
+        totals = 0.7 - made.kl.coefficient * torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
+        torch.testing.assert_close(torch.where(batch.mask, batch.rewards, 0.0).sum(1), totals, rtol=1e-5, atol=1e-5)
+        assert torch.equal(batch.advantages, advantage(batch.rewards, batch.mask, batch.group).advantages)
+        assert batch.advantages.abs().max() > 1e-3
+
+
+WHITENED = {
+    "gae": {"kind": PPO, "advantage": GAE(whiten=True), "critic": Separate()},
+    "reinforce_pp": {"advantage": ReinforcePP()},
+    "reinforce_pp_baseline": {"advantage": ReinforcePP(baseline="group")},
+}
+FILTERS = {
+    "none": {},
+    "overlong": {"overlong_filter": True, "rollout": Local(max_tokens=3)},
+    "dynamic": {"sampling": Dynamic(), "batch": Batch(prompts=6, samples=3, minibatches=2)},
+    "unscored": {"reward": lambda responses: [None if i % 3 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]},
+}
+
+
+def trained_rows(made, iterations):
+    """The rows of each update, and the logged rows."""
+    rows, optimize = [], made.optimize
+    made.optimize = lambda batch, plan: (rows.append(batch), optimize(batch, plan))[1]
+    return rows, fit(made, iterations)
+
+
+@pytest.mark.parametrize("name", WHITENED)
+class TestNormalisationOverTheBatch:
+    @pytest.mark.parametrize("kept", FILTERS)
+    def test_is_over_the_tokens_trained_on(self, name, kept):
+        updates, logged = trained_rows(learner(**deepcopy(WHITENED[name] | FILTERS[kept])), 3)
+        assert len(updates) == 3
+        for batch in updates:
+            valid = batch.advantages[batch.mask].double()
+            assert float(valid.mean()) == pytest.approx(0, abs=1e-5)
+            assert float(valid.var(unbiased=False)) == pytest.approx(1, abs=1e-4)
+        if kept == "dynamic":
+            assert max(row["train/stale_fraction"] for row in logged) > 0, "rows that waited in the buffer are among them"
+        if kept == "overlong":
+            assert not updates[0].mask.any(1).all()
+
+    def test_replayed_rows_keep_the_advantages_that_they_had(self, name):
+        made = learner(**deepcopy(WHITENED[name]), replay_fraction=0.5)
+        (first, second), _ = trained_rows(made, 2)
+        num_fresh = len(first)
+        assert len(second) > num_fresh
+        fresh = second.select(torch.arange(num_fresh))
+        valid = fresh.advantages[fresh.mask].double()
+        assert float(valid.mean()) == pytest.approx(0, abs=1e-5)
+        rows = zip(first.group.tolist(), first.tokens, first.lengths, first.advantages, strict=True)
+        known = {(group, *tokens[:n].tolist()): advantages[:n] for group, tokens, n, advantages in rows}
+        for i in range(num_fresh, len(second)):
+            n = int(second.lengths[i])
+            torch.testing.assert_close(second.advantages[i, :n], known[int(second.group[i]), *second.tokens[i, :n].tolist()])
+
+    def test_the_call_is_the_composition(self, name):
+        part, b = WHITENED[name]["advantage"], batches.batch(9, 8, seed=3)
+        estimated = part.estimate(b.rewards, b.mask, b.group, b.values)
+        credit = part(b.rewards, b.mask, b.group, b.values)
+        assert torch.equal(credit.advantages, part.normalize(estimated.advantages, b.mask))
+        assert not torch.equal(credit.advantages, estimated.advantages)
+
+
+class TestTokenCredit:
+    """A ratio with one value per response averages the advantages of its tokens: credit by token would be lost without a word."""
+
+    @pytest.mark.parametrize("ratio", [Clipped(1.0, 9.0, level="sequence"), GeometricMean(9.0, 9.0)])
+    def test_is_lost_with_one_ratio_per_response(self, ratio):
+        made, rows = off_policy(ratio=ratio)
+        token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
+        means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
+        close(gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0))))
+
+    def test_is_kept_with_sequence_token(self):
+        made, rows = off_policy(ratio=Clipped(1.0, 9.0, level="sequence_token"))
+        token = replace(rows, advantages=torch.where(rows.mask, torch.randn(rows.mask.shape), 0.0))
+        means = (token.advantages.sum(1) / rows.mask.sum(1).clamp(min=1))[:, None]
+        one, other = gradients(made, token), gradients(made, replace(rows, advantages=torch.where(rows.mask, means, 0.0)))
+        assert float((one - other).norm() / other.norm()) > 0.1
+
+    @pytest.mark.parametrize("ratio", [Clipped(level="sequence"), GeometricMean()])
+    def test_stops_where_it_would_be_lost(self, ratio):
+        """Also for parts that declare nothing."""
+
+        def by_token(rewards, mask, group, values=None):
+            return Credit(torch.where(mask, torch.arange(mask.shape[1]), 0.0))
+
+        with pytest.raises(UserError, match=r"would average the advantages of function, .*: type ratio=sequence_token"):
+            fit(learner(ratio=ratio, advantage=by_token), 1)
+        assert fit(learner(ratio=ratio), 1)
+        assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
+
+
 class TestKL:
     def test_in_the_reward_is_taken_off(self):
-        made = learner(kl=Penalty("k1", 0.5, "reward"))
-        with torch.no_grad():
-            for p in made.reference.policy.parameters():
-                p.add_(torch.randn_like(p) * 0.1)
+        made = drifted(kl=Penalty("k1", 0.5, "reward"), advantage=GroupMean())
         batch = collected(made)
         drift = torch.where(batch.mask, batch.old_logprobs - batch.ref_logprobs, 0.0).sum(1)
         plain = torch.tensor([float(batch.tokens[i][batch.mask[i]][0] % 2 == 0) for i in range(len(batch))])

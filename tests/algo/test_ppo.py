@@ -16,7 +16,7 @@ from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate
 from rlmods.training.extensions import PTX, Replay, UpdateKL
 from rlmods.types import Response, Scores, Totals
-from tests.support.tiny_setup import SPLITS, attached, collected, extension, fit, gradients, learner
+from tests.support.tiny_setup import SPLITS, attached, collected, even, extension, fit, gradients, learner
 
 CRITICS = {"separate": Separate(), "shared": Shared(coefficient=0.5)}
 
@@ -64,6 +64,20 @@ def test_values_are_those_of_collection():
     """F4: with values computed anew, the clip would never act."""
     rows = fit(ppo("separate", batch=Batch(prompts=8, samples=4, epochs=4, minibatches=2)), 3)
     assert rows[-1]["train/value_clip_fraction"] > 0
+
+
+@pytest.mark.parametrize("scale", [0.1, 30.0])
+def test_value_clip_follows_the_scale_of_the_returns(scale):
+    def scaled(responses):
+        return [scale * float(x) for x in even(responses)]
+
+    bounds = []
+    for reward in (even, scaled):
+        made = ppo(reward=reward)
+        fit(made, 1)  # values begin at 0, so the returns have the scale of the rewards
+        bounds.append(made.value_clip)
+    assert bounds[0] > 0.01
+    assert bounds[1] == pytest.approx(scale * bounds[0], rel=1e-4)
 
 
 class TestTerminalReward:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.advantage import EMA, GAE, Accept
+from rlmods.advantage import EMA, GAE, Accept, ReinforcePP
 from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.critic import Separate, Shared
@@ -65,6 +65,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "batch": Batch(prompts=6, samples=2, epochs=2, minibatches=2),
         "replay_fraction": 0.5,
     },
+    "whitened dynamic": {"advantage": ReinforcePP(), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
     "ema": {"advantage": EMA(decay=0.5)},
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},

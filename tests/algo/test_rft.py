@@ -1,14 +1,17 @@
 """Rejection sampling: which answers are imitated."""
 
+import pytest
 import torch
 
 from rlmods.advantage import Accept
-from rlmods.algo import RFT, Batch
+from rlmods.algo import RFT, SFT, Batch
 from rlmods.algo.rft import first_of_equals
 from rlmods.ratio import LogLikelihood
 from rlmods.rollout import Local
 from rlmods.sampling import BestOf
-from tests.support.tiny_setup import SPLITS, attached, collected, fit, gradients, learner
+from rlmods.types import Scores
+from tests.support.offline import alone
+from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gradients, learner
 
 
 def rft(**change):
@@ -45,6 +48,38 @@ def test_gradient_is_imitation_of_the_accepted():
     logprobs = made.policy(rows.tokens, rows.mask).logprobs
     (-logprobs.sum() / rows.mask.sum()).backward()
     torch.testing.assert_close(have, torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
+
+
+def test_one_score_selects_and_accepts():
+    """A correct response whose shaped total is below the threshold is trained on like any other correct one."""
+
+    def shaped(responses):
+        correct = [r.tokens[0] % 2 == 0 for r in responses]
+        return Scores([float(c) - 0.2 * (i % 4) for i, c in enumerate(correct)], correct=correct)
+
+    made = attached(rft(reward=shaped, sampling=BestOf(k=6)))
+    rows, keep = made.sample(SPLITS.train[:4])
+    chosen = keep & rows.mask.any(1)
+    assert chosen.any()
+    totals = torch.tensor(shaped(made.rollout.generate(SPLITS.train[:4], samples=6, iteration=0)).values)
+    assert (totals[chosen] < 0.5).any()
+    assert (rows.advantages[chosen][rows.mask[chosen]] == 1).all()
+
+
+def test_an_unscored_response_is_not_accepted():
+    made = attached(rft(reward=lambda responses: [None if i % 2 else 1.0 for i in range(len(responses))]))
+    rows, _ = made.sample(SPLITS.train[:4])
+    assert not rows.mask[1::2].any()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 1.5])
+def test_gradient_is_that_of_sft_at_any_temperature_of_sampling(temperature):
+    made = rft(rollout=Local(max_tokens=8, temperature=temperature))
+    rows = collected(made)
+    accepted = rows.select(rows.mask.any(1))
+    assert 0 < len(accepted) < len(rows)
+    close(gradients(made, rows), gradients(alone(learner(SFT, rollout=None, reward=None)), accepted))
+    assert ("train/sampler_logprob_gap" in made.meter.compute()) is (temperature == 1.0)
 
 
 def test_learns():

@@ -131,6 +131,7 @@ PAPERS = {
     "reinforce": ("fixed", "ema", "none", "reward", "none", "token_mean"),
     "rloo": ("fixed", "rloo", "none", "reward", "none", "token_mean"),
     "reinforce_pp": ("fixed", "reinforce_pp", "none", "reward", "symmetric", "token_mean"),
+    "reinforce_pp_baseline": ("fixed", "reinforce_pp_baseline", "none", "k2", "symmetric", "token_mean"),
     "remax": ("fixed", "greedy", "none", "reward", "none", "token_mean"),
     "grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
     "iterative_grpo": ("fixed", "group_norm", "none", "loss", "symmetric", "sequence_mean"),
@@ -186,6 +187,20 @@ class OldController:
         pass
 
 
+class FirstStep:
+    """An estimator that reads steps and does not normalise them."""
+
+    needs_group, needs_steps = True, True
+
+    def __init__(self, **settings: Any) -> None:
+        pass
+
+    def __call__(self, rewards: Any, mask: Any, group: Any, values: Any, steps: Any) -> Any:
+        return rewards
+
+
+PROCESS = ("reward=process", "reward.terms.process.reward.model=an/other")
+
 RULES = {
     "protocols": [
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
@@ -196,6 +211,9 @@ RULES = {
     "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares responses to one prompt, but batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
+        (("algo=ppo", "sampling=dynamic", "batch.samples=1"), "but batch.samples=1: type sampling=fixed, or batch.samples=8"),
+        (("algo=remax", "sampling=dynamic", "batch.samples=1"), "sampling=dynamic compares responses to one prompt"),
+        (("algo=reinforce_pp", "sampling=dynamic", "batch.samples=1"), "sampling=dynamic compares responses to one prompt"),
         (
             ("algo=ppo", "sampling=fixed", "reward=preference", "+judge@reward.judge=rule", "batch.samples=1"),
             "reward=preference compares responses to one prompt",
@@ -208,7 +226,52 @@ RULES = {
     ],
     "steps": [
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, but reward=math returns one per response"),
-        (("algo=rloo", "advantage=process"), "a KL in the reward would have no effect: type kl=loss"),
+        (("algo=grpo", *PROCESS), "pay for the number of steps: type reward.terms.process.reward.aggregate=min, or advantage=process"),
+        (("algo=ppo", *PROCESS), "advantage=gae_whitened would add them up"),
+        (("algo=rloo", *PROCESS, "reward.terms.gold.weight=1.0"), "advantage=rloo would add them up"),
+    ],
+    "kl_in_reward": [
+        (
+            ("algo=rloo", *PROCESS, "advantage._target_=tests.config.test_compose.FirstStep"),
+            "uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none",
+        ),
+        (("algo=rft", "kl=reward"), "advantage=accept reads correctness only, so a KL in the reward would have no effect: type kl=loss"),
+        (("algo=rft", "kl=ramp", "kl.coefficient=0.0"), "advantage=accept reads correctness only"),
+    ],
+    "kl_estimator": [
+        (
+            ("algo=grpo", "kl.estimator=k1"),
+            "kl.estimator=k1 in the loss is 0, whatever the reference: type kl.estimator=k2, or kl.where=reward",
+        ),
+        (("algo=grpo", "kl=adaptive", "kl.where=loss"), "type kl.estimator=k2, or kl.where=reward"),
+        (("algo=ppo", "kl.estimator=k2"), "not kl.estimator=k2: type kl.estimator=k1, or kl.where=loss"),
+        (("algo=ppo", "kl=ramp", "kl.estimator=k3"), "not kl.estimator=k3: type kl.estimator=k1, or kl.where=loss"),
+    ],
+    "token_credit": [
+        (
+            ("algo=ppo", "ratio=sequence"),
+            "those of advantage=gae_whitened differ by token: type ratio=sequence_token, or advantage=group_norm",
+        ),
+        (("algo=ppo", "ratio=geometric_mean"), "ratio=geometric_mean has one ratio per response"),
+        (("algo=gspo", *PROCESS, "advantage=process"), "those of advantage=process differ by token: type ratio=sequence_token"),
+        (("algo=gspo", "kl=reward"), "those of advantage=group_norm differ by token with kl=reward: type ratio=sequence_token, or kl=loss"),
+        (("algo=gmpo", "kl=adaptive"), "differ by token with kl=adaptive"),
+        (("algo=reinforce_pp", "ratio=sequence"), "those of advantage=reinforce_pp differ by token with kl=reward"),
+        (
+            ("algo=reinforce_pp", "ratio=sequence", "kl=none", "advantage.gamma=0.9"),
+            "those of advantage=reinforce_pp differ by token: type",
+        ),
+        (("algo=remax", "ratio=sequence"), "those of advantage=greedy differ by token with kl=reward"),
+    ],
+    "selected_rows": [
+        (("algo=reinforce_pp", "sampling=best_of"), "subtracts the mean of those kept: type advantage=accept, or sampling=fixed"),
+        (("algo=ppo", "sampling=best_of"), "advantage=gae_whitened subtracts the mean of those kept"),
+    ],
+    "greedy_baseline": [
+        (
+            ("algo=remax", "reward=preference", "+judge@reward.judge=rule"),
+            "compares responses to one prompt, but advantage=greedy has a single greedy one as baseline: type advantage=rloo",
+        ),
     ],
     "preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "but they are sampled: type algo.reference=live"),
@@ -243,8 +306,8 @@ RULES = {
         ),
     ],
     "reward_scaling": [
-        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
-        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
+        (("algo=rft", "algo.normalize_reward=true"), "advantage=accept reads correctness only: drop them"),
+        (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept reads correctness only: drop them"),
         (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
             "scale one reward per response",
@@ -283,6 +346,31 @@ class TestRules:
 
     def test_each_is_tested(self) -> None:
         assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "ptx"} - {"values"}
+
+    @pytest.mark.parametrize(
+        "typed",
+        [
+            ("algo=grpo", *PROCESS, "reward.terms.process.reward.aggregate=mean"),
+            ("algo=grpo", *PROCESS, "advantage=process", "kl=reward"),
+            ("algo=ppo", *PROCESS, "reward.terms.process.reward.aggregate=last"),
+            ("algo=grpo", "reward=process", "reward.terms.process.weight=0.0", "reward.terms.gold.weight=1.0"),
+            ("algo=gspo", "kl=loss"),
+            ("algo=gspo", "kl=reward", "kl.coefficient=0.0"),
+            ("algo=gspo", "kl=reward", "ratio=sequence_token"),
+            ("algo=rloo", "ratio=sequence"),
+            ("algo=reinforce_pp", "ratio=sequence", "kl=none"),
+            ("algo=grpo", "kl=exact"),
+            ("algo=grpo", "kl=exact", "kl.estimator=k1"),
+            ("algo=rft", "kl=exact"),
+            ("algo=ppo", "sampling=dynamic", "batch.samples=4"),
+            ("algo=rft", "batch.samples=1"),
+            ("algo=ppo", "advantage=gae", "sampling=best_of"),
+        ],
+    )
+    def test_not_refused(self, typed: tuple[str, ...]) -> None:
+        if "reward.terms.process.weight=0.0" in typed:
+            typed = (*typed, "reward.terms.process.reward.model=an/other")
+        assert plan(*typed).parts
 
     def test_graded(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"

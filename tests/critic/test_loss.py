@@ -8,8 +8,10 @@ from hypothesis import given
 
 from rlmods.advantage import GAE
 from rlmods.aggregation import TokenMean
-from rlmods.critic.loss import value_loss
+from rlmods.critic import loss as critic_loss
+from rlmods.critic.loss import clip_range, value_loss
 from rlmods.types import Totals
+from tests.advantage.ranks import on_ranks
 from tests.support.batches import Batch, batch, batches, few, gradient
 from tests.test_golden import GOLDEN, close, read
 
@@ -66,3 +68,30 @@ def test_loss_is_not_trivial():
     loss, _ = value_loss(b.values, b.rewards, b.advantages, b.mask)
     assert loss[b.mask].norm() > 0.1
     assert not math.isnan(float(loss.sum()))
+
+
+class TestClipRange:
+    def test_is_in_standard_deviations_of_the_returns(self):
+        b = batch(6, 7, seed=2)
+        have = clip_range(b.poisoned().rewards, b.mask, 0.5)
+        assert have == pytest.approx(0.5 * float(b.rewards[b.mask].std(unbiased=False)))
+        assert clip_range(100 * b.rewards + 7, b.mask, 0.5) == pytest.approx(100 * have)
+
+    @pytest.mark.parametrize("value", [0.0, 0.1, -3.0])
+    def test_equal_returns_are_not_clipped(self, value):
+        assert clip_range(torch.full((4, 5), value), torch.ones(4, 5, dtype=torch.bool), 0.5) is None
+
+    def test_without_clip_or_tokens(self):
+        b = batch(6, 7, seed=2)
+        assert clip_range(b.rewards, b.mask, None) is None
+        assert clip_range(b.rewards, torch.zeros_like(b.mask), 0.5) is None
+
+    def test_is_over_all_ranks(self, monkeypatch):
+        b = batch(6, 7, seed=2)
+        halves = [b.select(torch.arange(3)), b.select(torch.arange(3, 6))]
+        found = on_ranks(monkeypatch, critic_loss, *[lambda h=h: clip_range(h.rewards, h.mask, 0.5) for h in halves])
+        assert found == pytest.approx([clip_range_alone(b)] * 2)
+
+
+def clip_range_alone(b: Batch) -> float:
+    return 0.5 * float(b.rewards[b.mask].std(unbiased=False))

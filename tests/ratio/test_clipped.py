@@ -50,12 +50,12 @@ def test_four_quadrants(advantage: float, ratio: float, objective: float, slope:
     assert surrogate.clipped.item() == (slope == 0)
 
 
-def test_dual_clip_bounds_only_negative_advantages_and_is_not_counted() -> None:
+def test_dual_clip_bounds_only_negative_advantages_and_is_counted() -> None:
     d = torch.tensor([[log(5.0), log(2.0), log(5.0)]], dtype=torch.float64, requires_grad=True)
     surrogate = Clipped(dual=3.0)(d, torch.tensor([[-1.0, -1.0, 1.0]], dtype=torch.float64), torch.ones(1, 3, dtype=torch.bool))
     assert surrogate.objective[0].tolist() == pytest.approx([-3.0, -2.0, 1.2])
     assert gradient(surrogate.objective.sum(), d)[0].tolist() == pytest.approx([0.0, -2.0, 0.0])
-    assert surrogate.clipped.tolist() == [[False, False, True]]
+    assert surrogate.clipped.tolist() == [[True, False, True]]
 
 
 def test_worked_example_of_token_and_sequence_level() -> None:

@@ -128,6 +128,22 @@ class TestProcess:
         assert scores.tokens is None
         assert [len(steps) for steps in scores.columns["steps"]] == [3, 1, 2, 1, 1]
 
+    @pytest.mark.parametrize("decay", [0.5, 2.0])
+    def test_mean_may_weight_steps(self, run: str, decay: float) -> None:
+        scores = Process(run, aggregate="mean", decay=decay)(RESPONSES[:3])
+        for value, response, ends in zip(scores, RESPONSES, ENDS, strict=False):
+            steps = expected_steps(run, response, ends)
+            weights = [decay ** (len(steps) - k) for k in range(1, len(steps) + 1)]
+            assert value == pytest.approx(sum(w * s for w, s in zip(weights, steps, strict=True)) / sum(weights), abs=1e-5)
+        assert scores[0] != pytest.approx(Process(run, aggregate="mean")(RESPONSES[:1])[0], abs=1e-7)
+
+    @pytest.mark.parametrize(
+        ("options", "says"), [({"decay": 0.0, "aggregate": "mean"}, "decay=0.0 must"), ({"decay": 0.5}, "aggregate=mean")]
+    )
+    def test_weights_that_cannot_be(self, run: str, options: dict[str, Any], says: str) -> None:
+        with pytest.raises(UserError, match=says):
+            Process(run, **options)
+
     def test_uses_the_sampled_tokens_unchanged(self, run: str) -> None:
         """The response contains a special token twice, which is not part of the text."""
         response = said("a\nb")

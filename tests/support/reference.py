@@ -128,6 +128,7 @@ def clipped(
                 decided.add((i, t))
             if dual is not None and a < 0 and objective[i, t] < dual * a:
                 objective[i, t] = dual * a
+                decided.add((i, t))
     return objective, decided
 
 

@@ -131,6 +131,7 @@ def attached(learner: Any) -> Any:
 def collected(learner: Any, num_prompts: int = 4) -> Experience:
     """Return scored responses to the first prompts with old log-probabilities, ready for an optimizer step."""
     experience, _ = attached(learner).sample(SPLITS.train[:num_prompts])
+    experience = learner.normalize_advantages(experience)
     return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 
 

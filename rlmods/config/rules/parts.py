@@ -11,7 +11,9 @@ def group_size(plan: Plan) -> str | None:
     for group in ("advantage", "sampling", "reward"):
         online = plan.algorithm.samples_responses and group in plan.parts
         if online and samples < 2 and getattr(plan.parts[group], "needs_group", False):
-            return f"{group}={plan.choices.get(group)} compares responses to one prompt, but batch.samples={samples}: type batch.samples=8"
+            other = "sampling=fixed, or " if group == "sampling" else ""
+            problem = f"{group}={plan.choices.get(group)} compares responses to one prompt, but batch.samples={samples}"
+            return f"{problem}: type {other}batch.samples=8"
     if "judge" in plan.parts and samples < 2:
         return f"a judge compares responses to one prompt, but batch.samples={samples}: type batch.samples=4"
     return None
@@ -28,25 +30,11 @@ def critic(plan: Plan) -> str | None:
     return None
 
 
-def steps(plan: Plan) -> str | None:
-    if not getattr(plan.parts.get("advantage"), "needs_steps", False):
-        return None
-    option = plan.choices.get("advantage")
-    if plan.parts["kl"].where == "reward" and plan.parts["kl"].coefficient > 0:
-        return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
-    if not getattr(plan.parts["reward"], "gives_steps", False):
-        reward = plan.choices.get("reward")
-        return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
-    return None
-
-
 def reward_scaling(plan: Plan) -> str | None:
     scaled = getattr(plan.settings, "normalize_reward", False) or getattr(plan.settings, "clip_reward", None) is not None
-    if scaled and hasattr(plan.parts.get("advantage"), "threshold"):
+    if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
         option = plan.choices.get("advantage")
-        return (
-            f"algo.normalize_reward and algo.clip_reward change rewards, but advantage={option} compares them with a threshold: drop them"
-        )
+        return f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} reads correctness only: drop them"
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
     return None

@@ -1,0 +1,84 @@
+"""Rules on the way from rewards to the gradient: what is rewarded, what the estimator reads, what the ratio and the KL leave of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rlmods.config.plan import Plan
+
+
+def steps(plan: Plan) -> str | None:
+    if "advantage" not in plan.parts:
+        return None
+    needs_steps = getattr(plan.parts["advantage"], "needs_steps", False)
+    gives_steps = getattr(plan.parts["reward"], "gives_steps", False)
+    option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
+    if needs_steps and not gives_steps:
+        return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
+    if gives_steps and not needs_steps:
+        terms = getattr(plan.parts["reward"], "terms", {})
+        name = next((name for name, term in terms.items() if getattr(term["reward"], "gives_steps", False)), reward)
+        problem = f"reward={reward} gives one reward per step, and advantage={option} would add them up and so pay for the number of steps"
+        return f"{problem}: type reward.terms.{name}.reward.aggregate=min, or advantage=process"
+    return None
+
+
+def kl_in_reward(plan: Plan) -> str | None:
+    if not _penalises_rewards(plan.parts.get("kl")):
+        return None
+    advantage, option = plan.parts["advantage"], plan.choices.get("advantage")
+    if getattr(advantage, "needs_steps", False) and not getattr(advantage, "normalizes_rewards", False):
+        return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    if getattr(advantage, "reads_correctness", False):
+        return f"advantage={option} reads correctness only, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    return None
+
+
+def kl_estimator(plan: Plan) -> str | None:
+    kl = plan.parts.get("kl")
+    estimator, option = getattr(kl, "estimator", None), plan.choices.get("kl")
+    if estimator is None or kl is None:
+        return None
+    if kl.where == "loss" and estimator == "k1" and getattr(kl, "gradient", "value") == "value":
+        problem = f"kl={option}: the expected gradient of kl.estimator=k1 in the loss is 0, whatever the reference"
+        return f"{problem}: type kl.estimator=k2, or kl.where=reward"
+    if kl.where == "reward" and estimator != "k1":
+        problem = f"kl={option}: only k1 in the reward has the gradient of the reverse KL, not kl.estimator={estimator}"
+        return f"{problem}: type kl.estimator=k1, or kl.where=loss"
+    return None
+
+
+def token_credit(plan: Plan) -> str | None:
+    if getattr(plan.parts.get("ratio"), "level", "token") != "sequence":
+        return None
+    advantage, kl = plan.parts["advantage"], plan.parts["kl"]
+    credit = getattr(advantage, "credit", "response")
+    ratio, option = (plan.choices.get(group) for group in ("ratio", "advantage"))
+    problem = f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, but those of advantage={option}"
+    if credit == "token":
+        return f"{problem} differ by token: type ratio=sequence_token, or advantage=group_norm"
+    differs = credit == "reward_to_go" or getattr(advantage, "normalizes_rewards", False)
+    if differs and _penalises_rewards(kl):
+        return f"{problem} differ by token with kl={plan.choices.get('kl')}: type ratio=sequence_token, or kl=loss"
+    return None
+
+
+def selected_rows(plan: Plan) -> str | None:
+    if getattr(plan.parts.get("sampling"), "selects_rows", False) and getattr(plan.parts["advantage"], "normalizes_batch", False):
+        sampling, advantage = plan.choices.get("sampling"), plan.choices.get("advantage")
+        problem = f"sampling={sampling} keeps the best responses, and advantage={advantage} subtracts the mean of those kept"
+        return f"{problem}: type advantage=accept, or sampling=fixed"
+    return None
+
+
+def greedy_baseline(plan: Plan) -> str | None:
+    if getattr(plan.parts.get("advantage"), "needs_greedy", False) and getattr(plan.parts["reward"], "needs_group", False):
+        problem = f"reward={plan.choices.get('reward')} compares responses to one prompt"
+        return f"{problem}, but advantage={plan.choices.get('advantage')} has a single greedy one as baseline: type advantage=rloo"
+    return None
+
+
+def _penalises_rewards(kl: Any) -> bool:
+    """Return True if `kl` is subtracted from the rewards; a coefficient of 0 that may change counts too."""
+    varies = hasattr(kl, "on_iteration_end")
+    return getattr(kl, "where", None) == "reward" and (varies or kl.coefficient > 0)

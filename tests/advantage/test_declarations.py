@@ -1,0 +1,78 @@
+"""What estimators declare to the rules and to the loop is what they do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlmods import advantage
+from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, LengthWeighted, Process, ReinforcePP
+from rlmods.ops import differs_by_token
+from tests.support.batches import Batch, batch
+
+PARTS: dict[str, Any] = {
+    "ema": EMA,
+    "gae": GAE,
+    "gae_whitened": lambda: GAE(whiten=True),
+    "rloo": RLOO,
+    "accept": Accept,
+    "greedy": Greedy,
+    "group_mean": GroupMean,
+    "group_norm": GroupNorm,
+    "length_weighted": LengthWeighted,
+    "process": Process,
+    "reinforce_pp": ReinforcePP,
+    "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
+    "reinforce_pp_baseline": lambda: ReinforcePP(baseline="group"),
+}
+
+
+def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tensor:
+    """Advantages before normalisation over the batch."""
+    part = make()
+    steps = {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)} if getattr(part, "needs_steps", False) else {}
+    values = b.values if not getattr(part, "needs_greedy", False) else b.values[:, :1].expand_as(b.values)
+    advantages: Tensor = getattr(part, "estimate", part)(scale * rewards, b.mask, b.group, scale * values, **steps).advantages
+    return advantages
+
+
+B = batch(9, 6, seed=3)
+OUTCOME = torch.where(B.mask & (B.mask.cumsum(1) == B.mask.sum(1, keepdim=True)), B.rewards, 0)
+
+
+def test_every_estimator_is_here() -> None:
+    assert {type(make()).__name__ for make in PARTS.values()} == set(advantage.__all__)
+
+
+BY_TOKEN = {"response": (False, False), "reward_to_go": (False, True), "token": (True, True)}
+"""Whether the advantages of a response differ by token, with a reward on its last token and with one on each, by declared `credit`."""
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_credit(name: str) -> None:
+    by_token = tuple(bool(differs_by_token(estimates(PARTS[name], B, rewards), B.mask).any()) for rewards in (OUTCOME, B.rewards))
+    assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
+
+
+@pytest.mark.parametrize("name", set(PARTS) - {"accept"})
+def test_normalizes_rewards(name: str) -> None:
+    """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
+    one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))
+    assert one.abs().max() > 0.1
+    divides = getattr(PARTS[name](), "normalizes_rewards", False)
+    torch.testing.assert_close(three, one if divides else 3 * one, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", PARTS)
+def test_whoever_normalises_over_the_batch_can_do_it_later(name: str) -> None:
+    """With `estimate` and `normalize`; without them, a group's advantages do not depend on other groups."""
+    part = PARTS[name]()
+    assert hasattr(part, "estimate") == hasattr(part, "normalize")
+    own = B.group == B.group[0]
+    if hasattr(part, "normalize") or name == "ema":
+        return
+    alone = B.select(own.nonzero().squeeze(1))
+    torch.testing.assert_close(estimates(PARTS[name], B, B.rewards)[own], estimates(PARTS[name], alone, alone.rewards))
