@@ -36,11 +36,11 @@ class Cosine:
 
     max_length: int
     """Length in tokens from which the value is constant."""
-    correct_short: float = 1.0
-    correct_long: float = 0.5
-    wrong_short: float = -1.0
-    wrong_long: float = -0.5
-    truncated: float = -1.0
+    correct_short: float = 2.0
+    correct_long: float = 1.0
+    wrong_short: float = -10.0
+    wrong_long: float = 0.0
+    truncated: float = -10.0
     reward: Callable[[Sequence[Response]], Any] | None = None
     """Reward that reports correctness. null: `Accuracy`, i.e. whether the final answer equals the gold answer."""
 

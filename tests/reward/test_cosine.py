@@ -24,11 +24,11 @@ def lengths(*tokens: int) -> list[Response]:
 
 def test_correct_answers_decrease_and_wrong_ones_increase_with_length() -> None:
     num_tokens = [0, 2, 4, 6, 8, 20]
-    offset = math.sqrt(2) / 8
+    offset = math.sqrt(2) / 4
     correct = Cosine(8, reward=reports(*[True] * 6))(lengths(*num_tokens))
     wrong = Cosine(8, reward=reports(*[False] * 6))(lengths(*num_tokens))
-    assert list(correct) == pytest.approx([1.0, 0.75 + offset, 0.75, 0.75 - offset, 0.5, 0.5])
-    assert list(wrong) == pytest.approx([-1.0, -0.75 - offset, -0.75, -0.75 + offset, -0.5, -0.5])
+    assert list(correct) == pytest.approx([2.0, 1.5 + offset, 1.5, 1.5 - offset, 1.0, 1.0])
+    assert list(wrong) == pytest.approx([-10.0, -5 - 10 * offset, -5.0, -5 + 10 * offset, 0.0, 0.0])
     assert (correct.correct, wrong.correct) == ((True,) * 6, (False,) * 6)
 
 
@@ -54,13 +54,13 @@ def test_truncated_responses_and_unknown_correctness() -> None:
 
 
 def test_counts_tokens_not_characters() -> None:
-    assert list(Cosine(8)([response("<answer>5</answer>" + " " * 100, "5", tokens=0)])) == [1.0]
+    assert list(Cosine(8)([response("<answer>5</answer>" + " " * 100, "5", tokens=0)])) == [2.0]
 
 
 def test_uses_accuracy_by_default() -> None:
     texts = [("<answer>5</answer>", "5"), ("<answer>6</answer>", "5"), ("<answer>5</answer>", None), ("", "5"), ("é" * 1_000_000, "5")]
     result = Cosine(8)([response(text, answer, tokens=4) for text, answer in texts])
-    assert list(result) == [pytest.approx(0.75), pytest.approx(-0.75), None, pytest.approx(-0.75), pytest.approx(-0.75)]
+    assert list(result) == [pytest.approx(1.5), pytest.approx(-5.0), None, pytest.approx(-5.0), pytest.approx(-5.0)]
     assert result.correct == [True, False, None, False, False]
     assert result.columns == {"extracted": ["5", "6", "5", None, None]}
     assert result.counts == {"timeouts": 0, "errors": 0}

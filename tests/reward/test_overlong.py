@@ -28,8 +28,8 @@ def test_counts_tokens_not_characters() -> None:
     assert list(Overlong(8, 4)([response("x" * 100, tokens=2)])) == [0.0]
 
 
-def test_cache_length_defaults_to_a_quarter_and_may_be_zero() -> None:
-    assert Overlong(100).cache == 25
+def test_cache_length_defaults_to_a_fifth_and_may_be_zero() -> None:
+    assert Overlong(100).cache == 20
     assert list(Overlong(4, 0)([response(tokens=n) for n in (4, 5)])) == [0.0, -1.0]
 
 

@@ -1,0 +1,215 @@
+"""Run every pair of options of different groups for two iterations and check what must hold: `python -m tests.support.pairs OUT.json`.
+
+    python -m tests.support.pairs OUT.json [--triples] [--only advantage ratio] [--jobs 1/2]
+
+A pair is refused when composing (with its message), or trained on a random model and held against these properties:
+
+* trains: at least one optimizer step, and the weights move.
+* flat: equal rewards in every group move no weight, if the advantage compares the responses to one prompt.
+* sign: the first update with negated rewards has a negative inner product with the update itself.
+* swap: the update differs from that with the group's default option.
+* credit: exchanging the advantages of a response's tokens changes the update, if the advantage differs between tokens.
+
+`--triples` runs sampling x advantage x kl. `--jobs I/N` runs every N-th case, starting with the I-th. Cases in OUT.json are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import combinations, product
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlmods.types import Response, Scores, UserError
+from tests.config.test_compose import CONF, plan
+from tests.support import tiny_setup
+
+BASE = (
+    "algo=policy_gradient", "policy.pretrained=false", "policy.hidden_size=16", "policy.num_layers=1", "rollout.max_tokens=6",
+    "data.num_train=16", "data.num_val=2", "data.level=1", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2", "batch.max_norm=inf",
+    "validation.every=null", "sampling=fixed", "ratio=none", "kl=none", "advantage=group_norm", "aggregation=token_mean", "critic=none",
+)  # fmt: skip
+DEFAULTS = {
+    "advantage": "group_norm", "ratio": "none", "kl": "none", "aggregation": "token_mean", "sampling": "fixed", "critic": "none",
+    "reward": "accuracy", "adapter": "none", "router": "free", "schedule": "constant",
+}  # fmt: skip
+"""Groups of the sweep, with the option that `swap` compares with."""
+CORE = ("advantage", "ratio", "kl", "aggregation", "sampling", "critic")
+COMPANIONS: dict[str, tuple[str, ...]] = {
+    "advantage=gae": ("critic=separate",),
+    "advantage=gae_whitened": ("critic=separate",),
+    "advantage=accept": ("ratio=log_likelihood",),
+    "advantage=process": ("reward=process",),
+    "critic=separate": ("advantage=gae",),
+    "critic=shared": ("advantage=gae",),
+    "aggregation=fixed_length": ("aggregation.length=6",),
+    "sampling=best_of": ("batch.samples=4",),
+}
+"""Options without which an option is refused, by option; left out where the pair sets the group itself."""
+UNSIGNED = {"advantage=accept": "accepted responses are imitated, with either sign of the others"}
+SAME_UPDATE = {
+    "schedule": "schedules differ after the first iterations",
+    "router": "routers of a dense model do not exist",
+}
+"""Groups whose options make the same update here, with the reason."""
+
+
+def options(group: str) -> list[str]:
+    return [path.stem for path in sorted((CONF / group).glob("*.yaml"))]
+
+
+def pairs(groups: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the pairs of options of different groups as overrides."""
+    for first, second in combinations(groups, 2):
+        yield from ((f"{first}={a}", f"{second}={b}") for a, b in product(options(first), options(second)))
+
+
+def overrides(pair: Sequence[str]) -> list[str]:
+    """Return all overrides of a case: the base, the companions that the pair does not set itself, and the pair."""
+    typed, groups = [], {option.split("=")[0] for option in pair}
+    for option in pair:
+        typed += [x for x in COMPANIONS.get(option, ()) if x.split("=")[0] not in groups]
+    groups |= {x.split("=")[0] for x in typed}
+    base = [x for x in BASE if x.split("=")[0] not in groups]
+    return [*base, *typed, *pair]
+
+
+def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
+    """Score 1 for an even first token, else 0, plus a little for each token, so that the score differs between most responses."""
+    correct = [r.tokens[0] % 2 == 0 for r in responses]
+    values = [float(c) + 0.01 * (sum(r.tokens) % 7) for c, r in zip(correct, responses, strict=True)]
+    return Scores([sign * v for v in values], correct=correct if sign > 0 else [not c for c in correct])
+
+
+def flat(responses: Sequence[Response]) -> Scores:
+    """Score every response 1; half of them count as correct, so that filters keep the groups."""
+    return Scores([1.0] * len(responses), correct=[i % 2 == 0 for i in range(len(responses))])
+
+
+def update(
+    typed: Sequence[str], reward: Any = None, *, iterations: int = 2, edit: Callable[[Tensor, Tensor], Tensor] | None = None
+) -> tuple[Tensor, int, Any]:
+    """Train with plain gradient descent. Returns the change of the weights, the number of optimizer steps, and the learner.
+
+    Args:
+        reward: replaces the configured reward.
+        edit: maps advantages and mask [N, T] to other advantages before each optimizer step.
+    """
+    made = plan(*typed)
+    learner: Any = made.learner()
+    learner.optimizer = partial(torch.optim.SGD, lr=0.05)
+    learner.policy.eos_ids = frozenset(range(25))
+    if reward is not None:
+        learner.reward = reward
+    if edit is not None:
+        step = learner.train_step
+        learner.train_step = lambda rows, *more: step(replace(rows, advantages=edit(rows.advantages, rows.mask)), *more)
+    before = torch.cat([p.detach().flatten().clone() for p in learner.policy.parameters()])
+    tiny_setup.fit(learner, iterations, splits=made.splits)
+    after = torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
+    return after - before, learner.optimizer_steps, learner
+
+
+def reverse_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
+    """Exchange the advantages of a row's true slots, the first with the last and so on."""
+    edited = advantages.clone()
+    for row, slots in zip(edited, mask, strict=True):
+        row[slots] = row[slots].flip(0)
+    return edited
+
+
+def check(pair: Sequence[str]) -> dict[str, Any]:
+    """Return the result of one case: `refused` with the message, or a value by property: True, False, or why it does not apply."""
+    typed = overrides(pair)
+    try:
+        made = plan(*typed)
+    except UserError as error:
+        return {"refused": str(error)}
+    custom = None if any(option.startswith("reward=") for option in typed) else parity
+    try:
+        change, num_steps, learner = update(typed, custom)
+    except UserError as error:
+        return {"refused while training": str(error)}
+    result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
+    if not result["trains"]:
+        return result
+    advantage, groups = made.parts["advantage"], {option.split("=")[0] for option in pair}
+    if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
+        moved, _, _ = update(typed, flat)
+        result["flat"] = bool(moved.norm() == 0)
+    if custom is not None:
+        reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
+        first, negated = (update(typed, partial(parity, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
+        result["sign"] = reason or bool(torch.dot(first, negated) < 0)
+    for group in sorted(groups & DEFAULTS.keys()):
+        own = next(option for option in pair if option.split("=")[0] == group)
+        default = f"{group}={DEFAULTS[group]}"
+        if own == default:
+            continue
+        if group in SAME_UPDATE:
+            result[f"swap {group}"] = SAME_UPDATE[group]
+            continue
+        try:
+            other, _, _ = update([*overrides([default if option == own else option for option in pair])], custom)
+        except UserError as error:
+            result[f"swap {group}"] = f"the default is refused: {error}"
+        else:
+            result[f"swap {group}"] = bool(other.shape != change.shape or (other - change).norm() > 1e-6 * change.norm())
+    differs = [False]
+
+    def reverse(advantages: Tensor, mask: Tensor) -> Tensor:
+        edited = reverse_tokens(advantages, mask)
+        differs[0] |= bool((edited - advantages).abs().max() > 1e-4)
+        return edited
+
+    reversed_update, _, _ = update(typed, custom, edit=reverse)
+    if differs[0]:
+        result["credit"] = bool((reversed_update - change).norm() > 1e-6 * change.norm())
+    return result
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--triples", action="store_true")
+    parser.add_argument("--only", nargs="*", default=None, help="groups of which both options of a pair come")
+    parser.add_argument("--jobs", default="1/1")
+    settings = parser.parse_args(arguments)
+    index, num_jobs = map(int, settings.jobs.split("/"))
+    if settings.triples:
+        cases = [tuple(f"{g}={o}" for g, o in zip(("sampling", "advantage", "kl"), case, strict=True))
+                 for case in product(options("sampling"), options("advantage"), options("kl"))]  # fmt: skip
+    else:
+        cases = list(pairs(settings.only or CORE))
+    results: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
+    warnings.simplefilter("ignore")
+    for number, case in enumerate(cases):
+        name = " ".join(case)
+        if number % num_jobs != index - 1 or name in results:
+            continue
+        with tempfile.TemporaryDirectory():
+            results[name] = check(case)
+        settings.out.write_text(json.dumps(results, indent=1))
+        wrong = [key for key, value in results[name].items() if value is False]
+        print(f"{number + 1}/{len(cases)} {name}: {'WRONG ' + ', '.join(wrong) if wrong else 'refused' if 'refused' in results[name] else 'right'}", flush=True)
+    refused = sum("refused" in result for result in results.values())
+    wrong = {name: [key for key, value in result.items() if value is False] for name, result in results.items()}
+    wrong = {name: keys for name, keys in wrong.items() if keys}
+    print(f"{len(results)} cases: {refused} refused, {len(results) - refused - len(wrong)} right, {len(wrong)} wrong")
+    for name, keys in wrong.items():
+        print(f"  {name}: {', '.join(keys)}")
+    return int(bool(wrong))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
