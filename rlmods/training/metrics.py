@@ -19,7 +19,7 @@ from torch import Tensor
 from torchmetrics import MaxMetric, Metric, SumMetric
 
 from rlmods.distributed.collectives import Ranks, all_gather
-from rlmods.ops import constant_group, masked_mean
+from rlmods.ops import constant_group, group_reduce, masked_mean
 from rlmods.types import Experience, Response, Scores
 
 
@@ -160,9 +160,8 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     texts: dict[int, list[str]] = {}
     for i, response in zip(group.tolist(), responses, strict=True):
         texts.setdefault(i, []).append(response.text)
-    meter.mean("train/reward", *values_and_mask(scores.values))
-    if scores.correct is not None:
-        meter.mean("train/accuracy", *values_and_mask(scores.correct))
+    log_by_source(meter, "train", responses, scores)
+    log_groups(meter, scores, group.cpu())
     for name, values in scores.terms.items():
         meter.mean(f"train/reward/{name}", *values_and_mask(values))
     for name, count in scores.counts.items():
@@ -174,6 +173,35 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     meter.mean("train/flat_group_fraction", constant_group(filter_scores.nan_to_num(0.0), ~filter_scores.isnan(), group).double())
     meter.mean("train/kept_fraction", selected.double())
     meter.mean("train/unique_fraction", torch.tensor([len(set(group_texts)) / len(group_texts) for group_texts in texts.values()]))
+
+
+def log_by_source(meter: Meter, phase: str, responses: Sequence[Response], scores: Scores) -> None:
+    """Log reward and accuracy over all scored responses, and over those to the prompts of each source: `<phase>/reward/<source>`."""
+    sources = sorted({response.prompt.source for response in responses if response.prompt.source is not None})
+    for name, column in {"reward": scores.values, "accuracy": scores.correct}.items():
+        if column is None:
+            continue
+        values, scored = values_and_mask(column)
+        meter.mean(f"{phase}/{name}", values, scored)
+        for source in sources:
+            own = torch.tensor([response.prompt.source == source for response in responses])
+            meter.mean(f"{phase}/{name}/{source}", values, scored & own)
+
+
+def log_groups(meter: Meter, scores: Scores, group: Tensor) -> None:
+    """Log the standard deviation of the rewards of a group (n - 1 in the denominator, over groups with two scored responses or more), and
+    the fractions of groups whose graded responses are all correct and all wrong (over groups with any). Groups are of equal size."""
+    values, scored = values_and_mask(scores.values)
+    count = group_reduce(scored.double(), group, "sum")
+    mean = group_reduce(values, group, "sum") / count.clamp(min=1)
+    squares = group_reduce(torch.where(scored, values - mean, 0.0).square(), group, "sum")
+    std = (squares / (count - 1).clamp(min=1)).sqrt()
+    meter.mean("train/reward_std", torch.where(constant_group(values, scored, group), 0.0, std), count > 1)
+    if scores.correct is not None:
+        correct, graded = values_and_mask(scores.correct)
+        any_graded = group_reduce(graded.double(), group, "sum") > 0
+        meter.mean("train/all_correct_fraction", group_reduce(torch.where(graded, correct, 1.0), group, "amin"), any_graded)
+        meter.mean("train/all_wrong_fraction", 1 - group_reduce(torch.where(graded, correct, 0.0), group, "amax"), any_graded)
 
 
 def log_update(
@@ -217,6 +245,7 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
         "id": prompt.id,
         "prompt": prompt.text if prompt.messages is None else list(prompt.messages),
         "answer": prompt.answer,
+        **({} if prompt.source is None else {"source": prompt.source}),
         "response": response.text,
         "tokens": list(response.tokens),
         "finish": response.finish,
