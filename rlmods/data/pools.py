@@ -10,8 +10,8 @@ from typing import Any
 
 class DifficultyPools:
     """Retire prompts whose responses are all correct, or all wrong, for several occurrences in a row: their groups have no advantage, and
-    sampling them is wasted. At the beginning of each pass over the data, a fraction of the retired prompts is brought back; a prompt that was
-    brought back is retired again after one more such occurrence.
+    sampling them is wasted. At the beginning of each pass over the data, a fraction of the retired prompts is brought back; one of those is
+    retired again after one more such occurrence.
 
     The state is a function of the solve rates, which all ranks share, so it is equal on all ranks."""
 

@@ -59,8 +59,8 @@ class PromptStream:
 
 
 class Interleaving:
-    """Order in which sources take turns. With w_i the share of source i, its item number k comes at time (k + 1/2) / w_i (Webster's method),
-    so that after n positions it has had n * w_i items, up to rounding."""
+    """Order in which sources take turns. With w_i the share of source i, its item number k comes at time (k + 1/2) / w_i (Webster's
+    method), so that after n positions it has had n * w_i items, up to rounding."""
 
     def __init__(self, weights: Mapping[str, float]) -> None:
         """
