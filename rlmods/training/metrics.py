@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MaxMetric, Metric, SumMetric
+from torchmetrics import Metric, SumMetric
 
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.ops import constant_group, group_reduce, masked_mean
@@ -24,7 +24,7 @@ from rlmods.types import Experience, Response, Scores
 
 
 class Mean(Metric):
-    """Sum over count; -inf for a count of 0.
+    """Sum over count, and the count.
 
     torchmetrics' MeanMetric forgets its weights under `nan_strategy="disable"`, and hides NaN under the others."""
 
@@ -42,10 +42,30 @@ class Mean(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        return self.sum / self.count if self.count else torch.full_like(self.sum, -torch.inf)
+        return torch.stack([self.sum / self.count, self.count])
 
 
-IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), MaxMetric: (-torch.inf,), SumMetric: (0.0,)}
+class Maximum(Metric):
+    """Largest element, and the number of elements."""
+
+    full_state_update = False
+    max: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("max", torch.tensor(-torch.inf, dtype=torch.float64), dist_reduce_fx="max")
+        self.add_state("count", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, max: Tensor | float, count: Tensor | float) -> None:
+        self.max = torch.maximum(self.max, torch.as_tensor(max, dtype=self.max.dtype, device=self.max.device))
+        self.count += count
+
+    def compute(self) -> Tensor:
+        return torch.stack([self.max, self.count])
+
+
+IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), Maximum: (-torch.inf, 0.0), SumMetric: (0.0,)}
 """Identity update per metric type."""
 
 
@@ -67,7 +87,7 @@ class Meter:
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
         """Add the elements of `x` where `where` is True to the maximum called `name`."""
         x = torch.where(where, x.detach().double(), -torch.inf)
-        self._get(name, MaxMetric).update(x.max() if x.numel() else torch.tensor(-torch.inf, device=self.device))
+        self._get(name, Maximum).update(x.max() if x.numel() else -torch.inf, where.sum())
 
     def sum(self, name: str, value: int) -> None:
         """Add `value` to the sum called `name`."""
@@ -78,8 +98,13 @@ class Meter:
         for rank in all_gather({name: type(metric) for name, metric in self.metrics.items()}):
             for name in rank.keys() - self.metrics.keys():
                 self._get(name, rank[name]).update(*IDENTITY[rank[name]])
-        values = {name: float(self.metrics[name].compute()) for name in sorted(self.metrics)}
-        return {name: value for name, value in values.items() if value != -torch.inf}
+        values, found = dict[str, float](), {name: self.metrics[name].compute().tolist() for name in sorted(self.metrics)}
+        for name, value in found.items():
+            if not isinstance(value, list):
+                values[name] = value
+            elif value[1]:
+                values[name] = value[0]
+        return values
 
     def reset(self, device: torch.device | None = None) -> None:
         """Remove all metrics; from now on they are on `device`, if given."""
@@ -88,7 +113,7 @@ class Meter:
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:
-            metric = kind() if kind is Mean else kind(nan_strategy="disable")
+            metric = kind(nan_strategy="disable") if kind is SumMetric else kind()
             self.metrics[name] = metric.set_dtype(torch.float64).to(self.device)
         return self.metrics[name]
 

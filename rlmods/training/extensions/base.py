@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rlmods.types import Experience, Response, Totals
+from rlmods.types import Experience, Response, Scores, Totals
 
 if TYPE_CHECKING:
     from rlmods.policy.base import PolicyOutput
@@ -36,6 +36,9 @@ class Extension:
 
     def on_responses(self, responses: Sequence[Response]) -> None:
         """Called with all sampled responses, prompt-major, before they are graded."""
+
+    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
+        """Called with all sampled responses, prompt-major, and their scores."""
 
     def before_update(self, batch: Experience) -> Experience:
         """Return the rows to train on, given those of this iteration."""
