@@ -65,5 +65,8 @@ class Extension:
     def before_iteration_end(self) -> None:
         """Called before the metrics of the iteration are computed, also if it made no optimizer step."""
 
+    def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
+        """Called on the first rank with the responses of an alert of the hacking monitor, rows of the sample log; last in an iteration."""
+
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Called with the metrics of the iteration, which are equal on all ranks."""
