@@ -86,5 +86,5 @@ class TestRun:
                     for i, r in enumerate(responses)
                 ]
 
-        made, rows = self.run(rollout=Off(max_tokens=8))
+        _, rows = self.run(rollout=Off(max_tokens=8))
         assert all(metrics["train/sampler_logprob_gap"] == pytest.approx(0.2, abs=1e-3) for metrics, _ in rows)
