@@ -17,8 +17,9 @@ class BySource:
     """Grade each response by the reward of its prompt's `source`, the name of a data set in a mixture.
 
     Each reward gets the responses of its own rows in one call. Terms and counts keep their names behind that of the source,
-    `<source>/<name>`; columns of the same name are one column. A source whose reward only monitors correctness (`Scores.monitored`), among
-    others that reward it, reports none.
+    `<source>/<name>`; columns of the same name are one column. Correctness is None where the reward reports none or only monitors it
+    (`Scores.monitored`); a monitor's scores are among the terms. What a response gets does not depend on the other responses of the call,
+    unless its own reward compares them.
 
     Raises: UserError without rewards, and for a prompt whose source has none.
     """
@@ -94,14 +95,12 @@ class BySource:
             lengths = (len(responses[row].tokens) for row in own)
             return [[*[None] * (n - 1), value] if n else [] for n, value in zip(lengths, part.values, strict=True)]
 
-        correct = {name: part.correct for name, part in parts.items() if part.correct is not None}
-        rewarded = {name: column for name, column in correct.items() if not parts[name].monitored}
+        correct = [(name, part.correct) for name, part in parts.items() if part.correct is not None and not part.monitored]
         columns = sorted({column for part in parts.values() for column in part.columns})
-        gives_tokens = any(part.tokens is not None for part in parts.values())
+        gives_tokens = self.gives_steps or any(part.tokens is not None for part in parts.values())
         return Scores(
             values=merge((name, part.values) for name, part in parts.items()),
-            correct=merge((rewarded or correct).items()) if correct else None,
-            monitored=bool(correct) and not rewarded,
+            correct=merge(correct),
             terms={f"{name}/{term}": merge([(name, values)]) for name, part in parts.items() for term, values in part.terms.items()},
             counts={f"{name}/{count}": value for name, part in parts.items() for count, value in part.counts.items()},
             columns={

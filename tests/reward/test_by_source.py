@@ -71,19 +71,24 @@ class TestScores:
         scores = BySource({"sums": MATH, "talk": lengths, "words": Format()})([RESPONSES[row] for row in order])
         assert scores.values == [self.scores.values[row] for row in order]
 
-    def test_a_monitored_correctness_beside_a_rewarded_one_is_left_out(self) -> None:
+    def test_a_monitored_correctness_is_a_term_only(self) -> None:
         monitor = WeightedSum({"format": {"reward": Format()}, "gold": {"reward": Accuracy(), "weight": 0.0}})
         rows = [RESPONSES[0], response("words", "<answer>2</answer>", "2")]
         scores = BySource({"sums": MATH, "words": monitor})(rows)
         assert (scores.correct, scores.monitored) == ([True, None], False)
         assert scores.terms["words/gold"] == [None, 1.0]
         alone = BySource({"words": monitor})(rows[1:])
-        assert (alone.correct, alone.monitored) == ([True], True)
+        assert (alone.correct, alone.monitored) == ([None], False)
+
+    def test_of_no_responses(self) -> None:
+        assert list(BySource({"sums": MATH})([])) == []
 
     def test_rewards_by_token(self) -> None:
         rows = [response("talk", "abc"), response("steps", "x"), response("talk", "", tokens=())]
-        scores = as_scores(BySource({"talk": lengths, "steps": Steps()})(rows), 3, "by_source")
+        reward = BySource({"talk": lengths, "steps": Steps()})
+        scores = as_scores(reward(rows), 3, "by_source")
         assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], []]
+        assert reward(rows[:1]).tokens == [[None, None, 3.0]], "a rank may have responses of one source only"
 
 
 class TestNeeds:
