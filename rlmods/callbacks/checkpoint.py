@@ -159,7 +159,8 @@ class IterationCheckpoint(Callback):
 
     def _export(self, trainer: Trainer, learner: Any, final: Path) -> None:
         """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it cannot be written, warn and go on."""
-        temporary, reason = final.with_name(f".{final.name}.tmp"), None
+        temporary = final.with_name(f".{final.name}.tmp")
+        reason: str | None = None
         try:
             learner.export(temporary)
             if trainer.is_global_zero:
