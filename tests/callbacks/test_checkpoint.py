@@ -193,7 +193,7 @@ class Exporting(Validating):
 
     def export(self, folder: Path) -> None:
         folder.mkdir(parents=True)
-        (folder / "weight").write_text(str(float(self.weight)))
+        (folder / "weight").write_text(str(self.weight.item()))
 
 
 class TestExport:
@@ -204,7 +204,7 @@ class TestExport:
         kept = [f"iteration_{i:06d}{kind}" for i in (4, 5) for kind in (".ckpt", "_export")]
         assert names(tmp_path / "checkpoints") == kept
         assert names(tmp_path) == ["checkpoints"]
-        assert float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text()) == float(trained.weight)
+        assert float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text()) == trained.weight.item()
 
     @pytest.mark.parametrize("export", ["best", "all"])
     def test_of_the_best(self, tmp_path: Path, export: str) -> None:

@@ -164,9 +164,9 @@ class TestStream:
         assert resumed.state() == straight.state()
 
     def test_sources_have_passes_of_their_own(self) -> None:
-        rows = [*prompts(9, "x"), *prompts(30, "y")]
+        rows = [*prompts(8, "x"), *prompts(30, "y")]
         run = Run(rows, 6, weights={"x": 2.0, "y": 1.0}, bring_back=0.0)
         batches = [run.step() for _ in range(20)]
         assert all(sum(prompt.source == "x" for prompt in batch) == 4 for batch in batches)
         found = passes([[prompt for prompt in chain.from_iterable(batches) if prompt.source == "x"]])
-        assert [len(found[number]) for number in (0, 1, 2)] == [9, 9, 4], "three are unstable, and a batch needs four"
+        assert [len(found[number]) for number in (0, 1, 2)] == [8, 8, 4], "two are unstable, and a batch needs four"
