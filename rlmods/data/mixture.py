@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, zip_longest
 
@@ -17,7 +17,7 @@ class Mixture:
     """Several data sets, mixed by weight: every batch has a share of prompts from each. Within a data set, each pass is a new permutation.
 
     A prompt keeps the name of its data set in `source`, by which metrics are logged and `reward=by_source` grades, and its id begins with
-    that name. Validation prompts are taken from the data sets in turn, all of them.
+    that name. Prompts of both splits are listed from the data sets in turn, so that the first ones (`validation.max_prompts`) are of all.
 
         data=mixture +data@data.sources.sums=arithmetic +data@data.sources.stories=stories +data.weights.sums=2
 
@@ -36,9 +36,7 @@ class Mixture:
             if name not in self.sources:
                 raise UserError(f"data.weights.{name}: no such data set; {suggest(name, self.sources)}")
         splits = {name: _load(name, source) for name, source in self.sources.items()}
-        train = [_rename(prompt, name) for name, part in splits.items() for prompt in part.train]
-        turns = zip_longest(*([_rename(prompt, name) for prompt in part.val] for name, part in splits.items()))
-        val = [prompt for prompt in chain.from_iterable(turns) if prompt is not None]
+        train, val = (_in_turn({name: getattr(part, split) for name, part in splits.items()}) for split in ("train", "val"))
         return replace(checked_splits(train, val, "data=mixture"), weights=weights)
 
     def _weight(self, name: str) -> float:
@@ -61,5 +59,7 @@ def _load(name: str, source: Callable[[], Splits]) -> Splits:
     return splits
 
 
-def _rename(prompt: Prompt, source: str) -> Prompt:
-    return replace(prompt, id=f"{source}/{prompt.id}", source=source)
+def _in_turn(sources: Mapping[str, Sequence[Prompt]]) -> list[Prompt]:
+    """Return the prompts of all sources in turn, with the name of the source in `source` and in front of the id."""
+    named = ([replace(prompt, id=f"{name}/{prompt.id}", source=name) for prompt in prompts] for name, prompts in sources.items())
+    return [prompt for prompt in chain.from_iterable(zip_longest(*named)) if prompt is not None]

@@ -13,7 +13,8 @@ from rlmods.types import Response, Scores, UserError
 
 
 class PromptRetirement(Extension):
-    """Leave prompts that are always or never solved out of later passes over the data, and bring some of them back (`DifficultyPools`).
+    """Leave prompts that are always or never solved out of the passes over the data that begin later, and bring some of them back
+    (`DifficultyPools`).
 
     Logs `train/num_retired`, the prompts that are retired, and `train/num_brought_back` in this iteration."""
 
