@@ -121,7 +121,7 @@ def test_lightning_callbacks_and_a_mixture_from_the_command_line(tmp_path: Path)
     result = train(tmp_path, *policy, *MIXTURE, *typed, "trainer.max_iterations=9", "validation.every=1", "run_dir=run")
     assert (result.code, result.err) == (0, "")
     assert "2 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy did not improve in the last 1 records" in result.out
-    assert "75% sums, 25% digits" in result.out
+    assert "75% sums, 25% digits" in " ".join(result.out.split())
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert (summary["exit"], summary["iterations"]) == ("finished", 2)
     samples = rows(tmp_path / "run/samples/iteration_000001.jsonl")
