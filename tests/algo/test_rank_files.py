@@ -44,7 +44,8 @@ def test_metrics(one: Path, two: Path) -> None:
     assert len(last) == 4
     assert last[-1]["train/num_retired"] > 0
     assert sum(row["train/num_brought_back"] for row in last) > 0
-    assert all(0 < row["train/reward_std"] < 1 and row["train/all_correct_fraction"] > 0 for row in last)
+    for name in ("reward_std", "all_correct_fraction", "all_wrong_fraction"):
+        assert max(row[f"train/{name}"] for row in last) > 0, name
     assert {"train/reward/+", "train/accuracy/-"} <= last[0].keys()
 
 
