@@ -153,7 +153,7 @@ class TestGroups:
         assert logged(Scores([0.1] * 3), [answer("a")] * 3, [0, 0, 0])["train/reward_std"] == 0.0
 
     def test_all_correct_and_all_wrong(self) -> None:
-        correct = [True, True, False, None, True, False, None, None]
+        correct = [True, None, False, None, True, False, None, None]
         found = logged(Scores([0.0] * 8, correct=correct), [answer("a")] * 8, [0, 0, 1, 1, 2, 2, 3, 3])
         assert found["train/all_correct_fraction"] == found["train/all_wrong_fraction"] == pytest.approx(1 / 3)
         assert "train/all_wrong_fraction" not in logged(Scores([0.0] * 2), [answer("a")] * 2, [0, 0])
