@@ -62,17 +62,9 @@ def passes(batches: list[list[Prompt]]) -> dict[int, list[str]]:
 class TestUpdate:
     def test_retires_after_a_number_in_a_row(self) -> None:
         pools = DifficultyPools(solved_after=2, unsolved_after=3, bring_back=0.0)
-        for num_correct, retired in [
-            (4, False),
-            (2, False),
-            (4, False),
-            (4, True),
-            (4, True),
-            (0, False),
-            (0, False),
-            (0, True),
-            (1, False),
-        ]:
+        solved = [(4, False), (2, False), (4, False), (4, True), (4, True)]
+        unsolved = [(0, False), (0, False), (0, True), (1, False), (0, False), (0, False)]
+        for num_correct, retired in [*solved, *unsolved, (4, False), (0, False), (4, False), (4, True)]:
             pools.update("a", num_correct, 4)
             assert ("a" in pools.retired) == retired
 
