@@ -61,6 +61,8 @@ class Prompt:
     """All other columns of the data set."""
     time: int = 0
     """Number of completed passes over the data. It enters the sampling seed, so each pass draws different samples."""
+    source: str | None = None
+    """Name of the data set that the prompt comes from, in a mixture of several; None for a single one. Metrics are also logged by it."""
 
 
 @dataclass(frozen=True, slots=True)

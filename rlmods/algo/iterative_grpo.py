@@ -30,6 +30,9 @@ class IterativeGRPOSettings(PolicyGradientSettings):
     """Prompts of one optimizer step of the reward model."""
     refresh_replay: float = 0.1
     """Fraction of rankings from earlier rounds among those trained on."""
+    refresh_offenders: float = 0.0
+    """Fraction of pairs that put an offender of the hacking monitor below a response to the same prompt with a higher gold score, among
+    the rankings trained on; 0: none."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,6 +40,8 @@ class IterativeGRPOSettings(PolicyGradientSettings):
         check_bounds(self, "algo", {name: (getattr(self, name) >= 1, "at least 1") for name in counts})
         check_bounds(self, "algo", {"refresh_lr": (self.refresh_lr > 0, "above 0")})
         check_bounds(self, "algo", {"refresh_replay": (0 <= self.refresh_replay < 1, "0 or more and below 1")})
+        rest = 1 - self.refresh_replay
+        check_bounds(self, "algo", {"refresh_offenders": (0 <= self.refresh_offenders < rest, f"0 or more and below {rest:g}")})
 
 
 class IterativeGRPO(GRPO):
@@ -69,6 +74,7 @@ class IterativeGRPO(GRPO):
             epochs=settings.refresh_epochs,
             rows=settings.refresh_rows,
             replay=settings.refresh_replay,
+            offenders=settings.refresh_offenders,
         )
         self.add_extension(self.refresh)
 

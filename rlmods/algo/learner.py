@@ -82,6 +82,8 @@ class Learner(L.LightningModule):
         """Response tokens since the run began, over all ranks."""
         self.samples: list[dict[str, Any]] = []
         """Rows of the sample log of this iteration on this rank."""
+        self.stopped_by: str | None = None
+        """Callback that ended the run before its last iteration, with its reason."""
 
     # Defined by a subclass
 
@@ -192,6 +194,8 @@ class Learner(L.LightningModule):
         if metrics:
             self.log_row(metrics)
             self.notify("on_validation_metrics", metrics, rows)
+            if self.iteration:  # callbacks of Lightning that monitor a metric do not see the validation before the first iteration
+                self.notify("on_validation_end")
 
     @torch.no_grad()
     def held_out_metrics(self) -> dict[str, float]:
@@ -209,15 +213,20 @@ class Learner(L.LightningModule):
         return {"perf/peak_memory_mb": peak_memory_mb(self.device), "time/iteration_s": time.perf_counter() - self.iteration_start}
 
     def log_row(self, metrics: dict[str, float]) -> None:
-        """Log metrics of the current iteration."""
+        """Log metrics of the current iteration, also for Lightning's callbacks that monitor one (`trainer.callback_metrics`)."""
+        self.trainer.callback_metrics.update({name: torch.tensor(value, device=self.device) for name, value in metrics.items()})
         for logger in self.loggers:
             logger.log_metrics({"optimizer_step": self.optimizer_steps, **metrics}, step=self.iteration)
 
     def notify(self, hook: str, *args: Any) -> None:
-        """Call a hook on every callback that has it (`rlmods.callbacks.hooks`)."""
+        """Call a hook on every callback that has it (`rlmods.callbacks.hooks`), and record which of them ends the run."""
         for callback in self.trainer.callbacks:  # type: ignore[attr-defined]
             if method := getattr(callback, hook, None):
+                stopped_before = self.trainer.should_stop
                 method(self.trainer, self, *args)
+                if self.trainer.should_stop and not stopped_before:
+                    reason = getattr(callback, "stopping_reason_message", None)
+                    self.stopped_by = type(callback).__name__ + (f": {' '.join(reason.split())}" if reason else "")
 
     @property
     def optimizer_steps(self) -> int:

@@ -22,7 +22,16 @@ from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
-from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
+from rlmods.training.extensions import (
+    PTX,
+    EarlyStopping,
+    EntropyControl,
+    ExpertRouting,
+    MovingReference,
+    PromptRetirement,
+    Replay,
+    UpdateKL,
+)
 from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
@@ -50,6 +59,12 @@ class PolicyGradientSettings:
     """Action if too few groups are kept after `max_draws` batches: train on them, skip the optimizer steps, or stop with an error."""
     surplus: Literal["keep", "drop"] = "keep"
     """Kept groups that an iteration does not need: keep them for the next one, or drop (and count) them."""
+    retire_solved: int | None = objective(None)
+    """Occurrences in a row with only correct responses after which later passes over the data leave a prompt out; null: never."""
+    retire_unsolved: int | None = objective(None)
+    """The same for only wrong responses."""
+    bring_back: float = objective(0.1)
+    """Fraction of the prompts left out that each pass brings back, rounded up."""
     normalize_reward: bool = objective(False)
     """Normalise rewards by their running mean and standard deviation."""
     clip_reward: float | None = objective(None)
@@ -69,11 +84,12 @@ class PolicyGradientSettings:
         check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in NON_NEGATIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x > 0, "above 0") for name in POSITIVE})
         check_bounds(self, "algo", {name: ((x := getattr(self, name)) is None or x >= 1, "at least 1") for name in COUNTS})
+        check_bounds(self, "algo", {"bring_back": (0 <= self.bring_back <= 1, "from 0 to 1")})
 
 
 NON_NEGATIVE = ("entropy_coefficient", "replay_fraction", "ptx_coefficient")
 POSITIVE = ("target_entropy", "entropy_rate", "target_kl", "clip_reward")
-COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows")
+COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows", "retire_solved", "retire_unsolved")
 
 
 class PolicyGradient(Learner):
@@ -138,6 +154,8 @@ class PolicyGradient(Learner):
         settings: PolicyGradientSettings = self.settings
         if settings.replay_fraction:
             self.add_extension(Replay(settings.replay_fraction, settings.replay_staleness))
+        if settings.retire_solved is not None or settings.retire_unsolved is not None:
+            self.add_extension(PromptRetirement(settings.retire_solved, settings.retire_unsolved, settings.bring_back))
         if settings.ptx_coefficient:
             self.add_extension(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
         if self.policy.is_mixture:
@@ -198,6 +216,8 @@ class PolicyGradient(Learner):
             extension.on_responses(responses)
         with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")
+        for extension in self.extensions:
+            extension.on_scores(responses, scores)
         batch = self.collate(prompts, responses, scores)
         if getattr(self.advantage, "needs_greedy", False):
             batch = self.add_greedy_baseline(batch, prompts)

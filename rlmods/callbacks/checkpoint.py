@@ -10,6 +10,7 @@ from typing import Any
 
 from lightning import Callback, Trainer
 from lightning.fabric.plugins.io.torch_io import TorchCheckpointIO
+from safetensors import SafetensorError
 from torch.distributed.checkpoint.api import CheckpointException
 
 from rlmods.callbacks.hooks import Metrics, Rows
@@ -18,6 +19,11 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.run.integrity import Checksums, DirectCheckpointIO, compute_checksums, sync, write_manifest
 from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
 from rlmods.types import UserError
+
+EXPORT_NAME = "iteration_{:06d}_export"
+"""Folder of the exported model beside a checkpoint."""
+BEST_EXPORT = "export_best"
+"""Folder of the exported model of the best iteration, beside the folder of the checkpoints."""
 
 
 class IterationCheckpoint(Callback):
@@ -35,6 +41,7 @@ class IterationCheckpoint(Callback):
         keep_every: int = 0,
         best: str | None = None,
         best_mode: str = "max",
+        export: str | None = None,
     ) -> None:
         """
         Args:
@@ -45,13 +52,19 @@ class IterationCheckpoint(Callback):
             best: validation metric, such as val/accuracy, whose best iteration (the first of equal ones) is saved and kept; `best.json`
                 names it. The validation before the first iteration does not count. null: none.
             best_mode: max or min.
+            export: plain Hugging Face directories. best: `export_best/`, beside `folder`, of the best iteration; all: also one of every
+                checkpoint, `iteration_000012_export/`, kept as long as it. null: none, except the run's `export/` at its end.
 
         Raises:
-            UserError: a negative count, an unknown mode.
+            UserError: a negative count, an unknown mode, or `export=best` without `best`.
         """
         if every < 0:
             raise UserError(f"callbacks.checkpoint.every={every}: must be 0 or more")
-        self.folder, self.every = Path(folder), every
+        if export not in (None, "best", "all"):
+            raise UserError(f"callbacks.checkpoint.export={export}: must be null, best or all")
+        if export == "best" and best is None:
+            raise UserError("callbacks.checkpoint.export=best needs a validation metric: type callbacks.checkpoint.best=val/accuracy")
+        self.folder, self.every, self.export = Path(folder), every, export
         self.retention = Retention(keep, keep_every, best, best_mode)  # type: ignore[arg-type]
         self.failures = 0
         self._last_saved = self._last_attempt = -1
@@ -73,7 +86,7 @@ class IterationCheckpoint(Callback):
         self._last_saved = self._last_attempt = learner.iteration
         values: dict[int, float] = {}
         if trainer.is_global_zero:
-            for leftover in self.folder.glob(".iteration_*.tmp"):
+            for leftover in (*self.folder.glob(".iteration_*.tmp"), *self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")):
                 _remove(leftover)
             self._own = {iteration for iteration, _ in list_checkpoints(self.folder) if iteration <= learner.iteration}
             values = self.retention.read_values(self.folder / "best.json", self._own)
@@ -124,7 +137,7 @@ class IterationCheckpoint(Callback):
         final = self.folder / CHECKPOINT_NAME.format(iteration)
         temporary = self.folder / f".{final.name}.tmp"
         self._error = _write(trainer, temporary) or _publish(trainer, temporary, final)
-        self._is_best = False
+        is_best, self._is_best = self._is_best, False
         if self._error:
             self.failures += 1
             if trainer.is_global_zero:
@@ -138,7 +151,30 @@ class IterationCheckpoint(Callback):
             if self._last_validation and self._last_validation[0] == iteration:
                 self._values[iteration] = self._last_validation[1]
             self._own.add(iteration)
+            if self.export == "all":
+                self._export(trainer, learner, self.folder / EXPORT_NAME.format(iteration))
+            if self.export and is_best:
+                self._export(trainer, learner, self.folder.parent / BEST_EXPORT)
             self._delete_old(trainer)
+
+    def _export(self, trainer: Trainer, learner: Any, final: Path) -> None:
+        """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it cannot be written, warn and go on."""
+        temporary = final.with_name(f".{final.name}.tmp")
+        reason: str | None = None
+        try:
+            learner.export(temporary)
+            if trainer.is_global_zero:
+                _remove(final)
+                os.replace(temporary, final)
+        except (OSError, SafetensorError) as error:
+            reason = _format_error(error)
+        reason = next(filter(None, all_gather(reason)), None)
+        if reason:
+            self.failures += 1
+            if trainer.is_global_zero:
+                shutil.rmtree(temporary, ignore_errors=True)
+                warnings.warn(f"{final} was not written ({reason}): training continues", stacklevel=2)
+            learner.log_row({"checkpoint/failures": float(self.failures)})
 
     def _delete_old(self, trainer: Trainer) -> None:
         existing = {number: path for number, path in list_checkpoints(self.folder) if number in self._own} if trainer.is_global_zero else {}
@@ -149,6 +185,7 @@ class IterationCheckpoint(Callback):
                 self.retention.write_values(self.folder / "best.json", self._values, CHECKPOINT_NAME)
                 for number in existing.keys() - kept:
                     _remove(existing[number])
+                    _remove(self.folder / EXPORT_NAME.format(number))
             except (OSError, UserError) as error:
                 warnings.warn(f"{self.folder}: older checkpoints could not be deleted ({error})", stacklevel=2)
 

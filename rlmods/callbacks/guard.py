@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping
@@ -26,7 +27,8 @@ BOUND_NAMES = {
 
 
 class Guard(Callback):
-    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN exceeds every bound. The model is saved first.
+    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN and infinities exceed every bound. The model is saved
+    first.
 
     If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of the last one to `folder`, as
     `iteration_000012.pt` for each rank, read by `torch.load(path, weights_only=True)`: the rows under `shares`, and under `losses` the loss
@@ -72,7 +74,7 @@ class Guard(Callback):
             bound = self.bounds[name]
             if bound is None or metric not in metrics:
                 continue
-            is_beyond = not metrics[metric] <= bound  # also true for NaN
+            is_beyond = not -math.inf < metrics[metric] <= bound  # also true for NaN
             self._num_beyond[metric] = self._num_beyond[metric] + 1 if is_beyond else 0
             if self._num_beyond[metric] == self.patience:
                 self._report(trainer, f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}", f"{name}={bound:g}")

@@ -33,6 +33,7 @@ class HackingMonitor(Callback):
         path: str | Path,
         window: int = 5,
         shown: int = 2,
+        rows: int = 16,
         stop: bool = False,
         correlation: float = 0.6,
         growth: float = 0.25,
@@ -48,6 +49,7 @@ class HackingMonitor(Callback):
             path: JSON Lines file of alerts.
             window: number of iterations to average.
             shown: number of responses printed with an alert.
+            rows: number of responses written with an alert. `python -m rlmods.label --offenders` makes preferences of them.
             stop: end the run at the first alert.
             correlation: minimum correlation of reward and length, among equally correct answers, for `length`;
             growth: with at least this relative growth of the mean length.
@@ -67,7 +69,7 @@ class HackingMonitor(Callback):
                 raise UserError(f"callbacks.hacking.{name}={value}: must be 0 or more")
         if window < 1:
             raise UserError(f"callbacks.hacking.window={window}: must be at least 1")
-        self.path, self.window, self.shown, self.stop = Path(path), window, shown, stop
+        self.path, self.window, self.shown, self.rows, self.stop = Path(path), window, shown, rows, stop
         self.first: list[Stats] = []
         self.latest: list[Stats] = []
         self.best: Stats = {}
@@ -112,18 +114,21 @@ class HackingMonitor(Callback):
 
     def report(self, learner: Any, alert: Alert) -> None:
         """Print, log and write an alert."""
-        rows = sorted(learner.samples, key=alert.sort_key, reverse=True)[: self.shown]
+        rows = sorted(learner.samples, key=alert.sort_key, reverse=True)
         title = f"iteration {learner.iteration}: reward hacking?"
         console = rich.get_console()
         console.print(f"{title} {alert.message}", markup=False, highlight=False)
-        for row in rows:
+        for row in rows[: self.shown]:
             console.print(panel(row, f"iteration {learner.iteration}, {alert.kind}"))
         learner.log_row({f"hacking/{alert.kind}": alert.value})
-        record = {"iteration": learner.iteration, "kind": alert.kind, "words": alert.message, "figure": alert.value, "rows": rows}
+        offenders = rows[: self.rows]
+        record = {"iteration": learner.iteration, "kind": alert.kind, "words": alert.message, "figure": alert.value, "rows": offenders}
         with wrap_write_errors(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("a") as file:
                 file.write(dumps(record) + "\n")
+        for extension in getattr(learner, "extensions", ()):
+            extension.on_alert(offenders)
 
     def state_dict(self) -> dict[str, Any]:
         return {

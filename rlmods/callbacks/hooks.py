@@ -1,4 +1,7 @@
-"""Hooks that the learner calls on callbacks, in addition to Lightning's."""
+"""Hooks that the learner calls on callbacks, in addition to Lightning's.
+
+Callbacks of Lightning that monitor a metric work too: `trainer.callback_metrics` holds the latest metrics, those of `metrics.jsonl`, and
+the learner calls `on_validation_end` after each validation but the first, as `EarlyStopping` and `ModelCheckpoint` expect."""
 
 from __future__ import annotations
 
@@ -17,6 +20,8 @@ class LearnerState(Protocol):
 
     iteration: int
     """Completed iterations."""
+    stopped_by: str | None
+    """Callback that ended the run before its last iteration, with its reason."""
     optimizer_steps: int
     samples: Rows
     """Responses of this iteration on this rank."""

@@ -26,6 +26,15 @@ class DeadlineError(Exception):
     """An iteration was aborted because it would not end before the deadline. Its work is lost."""
 
 
+def graceful_stop(trainer: Any) -> GracefulStop:
+    """Return the trainer's `GracefulStop`; if the user removed it, a new one that is added to the callbacks."""
+    found = next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), None)
+    if found is None:
+        found = GracefulStop()
+        trainer.callbacks.append(found)
+    return found
+
+
 class GracefulStop(Callback):
     """On SIGTERM, SIGUSR1, SIGUSR2 or Ctrl-C, finish the iteration and save; resume=auto then continues exactly there.
 
@@ -62,6 +71,11 @@ class GracefulStop(Callback):
     def exit_status(self) -> int:
         """75 or 130; 1 if no signal ended the run."""
         return {None: 1, int(signal.SIGINT): 130}.get(self.signal, EX_TEMPFAIL)
+
+    @property
+    def interrupted(self) -> bool:
+        """True if a signal ended the run."""
+        return self.signal is not None or self.iteration_aborted
 
     def stop_after_lost_rank(self, why: str) -> bool:
         """Return True, and stop this rank too, if the lost rank reached its deadline or this rank has received a signal."""

@@ -12,14 +12,16 @@ import lightning as L
 from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import format_validation
-from rlmods.callbacks.stop import DeadlineError
+from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.run import RunDir, wrap_write_errors, write_summary
 from rlmods.training.metrics import peak_memory_mb
 from rlmods.types import UserError
 
 
 class Summary(L.Callback):
-    """Write `summary.json` when the run ends for whatever reason, and `export/` unless it failed."""
+    """Write `summary.json` when the run ends for whatever reason, and `export/` unless it failed.
+
+    A run that a callback ends before its last iteration is "finished"; "interrupted" is one that a signal ends."""
 
     def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str]) -> None:
         self.directory, self.label, self.parts = directory, label, parts
@@ -44,16 +46,20 @@ class Summary(L.Callback):
         self.accuracy = {"first": value if first is None else first, "best": value if best is None else max(value, best), "last": value}
 
     def on_train_end(self, trainer: L.Trainer, pl_module: Any) -> None:
-        finished = pl_module.iteration >= pl_module.max_iterations
+        ended_early = pl_module.iteration < pl_module.max_iterations
+        interrupted = ended_early and graceful_stop(trainer).interrupted
         self._export(pl_module)
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # saving the checkpoint may have used more
-        self._write(trainer, pl_module, "finished" if finished else "interrupted")
+        self._write(trainer, pl_module, "interrupted" if interrupted else "finished")
         if trainer.is_global_zero:
             accuracies = {name: value for name, value in self.accuracy.items() if value is not None}
             shown = ", ".join(f"{name} {value:.3f}" for name, value in accuracies.items())
             validation = f"val/accuracy {shown}" if accuracies else self.last_validation
             steps = "no optimizer step (no learning signal)" if pl_module.optimizer_steps == 0 else ""
-            parts = [f"{pl_module.iteration} iterations", validation, steps, f"the model is in {self.directory.export}"]
+            length = f"{pl_module.iteration} iterations"
+            if ended_early and not interrupted:
+                length = f"{pl_module.iteration} of {pl_module.max_iterations} iterations, ended by {pl_module.stopped_by or 'a callback'}"
+            parts = [length, validation, steps, f"the model is in {self.directory.export}"]
             print(f"{self.label}: {'; '.join(part for part in parts if part)}", flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:

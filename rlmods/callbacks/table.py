@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -42,7 +42,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
-        "data": f"{len(plan.splits.train)} training prompts, {len(plan.splits.val)} validation prompts",
+        "data": f"{len(plan.splits.train)} training prompts, {len(plan.splits.val)} validation prompts{_shares(plan.splits.weights)}",
         **({"ptx": f"{len(plan.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"} if plan.ptx else {}),
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
@@ -64,6 +64,12 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
 def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:
     excluded = {id(p) for p in without}
     return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
+
+
+def _shares(weights: Mapping[str, float] | None) -> str:
+    """Return the shares of the data sets of a mixture in words."""
+    total = sum((weights or {}).values())
+    return "; " + ", ".join(f"{weight / total:.0%} {name}" for name, weight in weights.items()) if weights else ""
 
 
 def _origin(plan: Plan, directory: RunDir) -> str:

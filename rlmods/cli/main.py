@@ -13,8 +13,8 @@ from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from rlmods.algo import Learner
-from rlmods.callbacks import GracefulStop, JsonlLogger, Summary
-from rlmods.callbacks.stop import DeadlineError
+from rlmods.callbacks import JsonlLogger, Summary
+from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.callbacks.table import show_plan
 from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli.console import plain_errors, silence_libraries
@@ -33,7 +33,7 @@ def main(config: DictConfig) -> None:
         if hydra.mode == RunMode.MULTIRUN:
             _check_sweep(sys.argv[1:])
         learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
-    if learner.iteration < learner.max_iterations:
+    if learner.iteration < learner.max_iterations and graceful_stop(learner.trainer).interrupted:
         overrides = [override for override in hydra.overrides.task if override.split("=")[0] not in ("run_dir", "resume")]
         resume_command = shlex.join(["python", "train.py", *overrides, f"run_dir={config.run_dir}", "resume=auto"])
         _exit_interrupted(learner, RunDir(Path(config.run_dir)), resume_command)
@@ -44,17 +44,12 @@ def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) ->
     if not is_first_rank():
         sys.exit(0)
     last_saved = max((iteration for iteration, _ in list_checkpoints(run_dir.checkpoints)), default=0)
-    stop = _graceful_stop(learner.trainer)
+    stop = graceful_stop(learner.trainer)
     progress = f"after iteration {learner.iteration}"
     if stop.iteration_aborted:
         progress = f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be repeated"
     print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
-
-
-def _graceful_stop(trainer: Any) -> GracefulStop:
-    """Return the trainer's `GracefulStop`, or a new one if the user removed it."""
-    return next((callback for callback in trainer.callbacks if isinstance(callback, GracefulStop)), GracefulStop())
 
 
 def _check_sweep(overrides: Sequence[str]) -> None:
@@ -91,10 +86,10 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except DeadlineError:  # GracefulStop has recorded it; main() reports it
         pass
     except SystemExit:  # raised by Lightning on Ctrl-C
-        if not _graceful_stop(trainer).interrupted_before_training():
+        if not graceful_stop(trainer).interrupted_before_training():
             raise
     except RuntimeError as error:
-        if (lost := getattr(trainer, "lost", None)) and not _graceful_stop(trainer).stop_after_lost_rank(lost):
+        if (lost := getattr(trainer, "lost", None)) and not graceful_stop(trainer).stop_after_lost_rank(lost):
             raise UserError(f"{lost}; {RESUME_HINT}") from error
         if not lost:
             raise

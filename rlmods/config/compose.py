@@ -21,7 +21,7 @@ from rlmods.config.rules import RULES
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.data import Splits
 from rlmods.distributed import strategy
-from rlmods.reward import WeightedSum
+from rlmods.reward import BySource, WeightedSum
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
@@ -59,7 +59,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     adapter = instantiate(config.adapter, "adapter")
-    if "reward" in parts and not isinstance(parts["reward"], WeightedSum):  # so that its counts are logged under its name
+    if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):  # so that its counts are logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
     _check_trainer(config)
@@ -70,6 +70,8 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
     if ptx_config is not None and "num_val" in ptx_config and not any(override.startswith("ptx.num_val=") for override in overrides):
         ptx_config.num_val = 0  # these rows are not used for validation
+    if uses_ptx and ptx_config is not None and "sources" in ptx_config:
+        raise UserError("data@ptx takes a single data set, as its rows are drawn without weights: type data@ptx=jsonl ptx.train=FILE")
     ptx = _without_held_out((splits if ptx_config is None else _splits(ptx_config, "ptx")).train, splits.val) if uses_ptx else ()
     used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
     plan = Plan(

@@ -32,13 +32,15 @@ class Jsonl:
     prompt: str = "prompt"
     """Column with the question: a string, or a list of chat messages."""
     answer: str | None = "answer"
-    """Column with the gold answer, a string or a number. null: the data has none."""
+    """Column with the gold answer, a string or a number; a row may hold null if its reward needs none. null: the data has none."""
     response: str | None = None
     """Column with a good response, kept as `meta["response"]`: the target of `algo=sft`."""
     messages: str | None = None
     """Column with chat messages, read instead of `prompt`. A last assistant message becomes `meta["response"]`."""
     id: str | None = None
     """Column with a unique id. null: the line number."""
+    source: str | None = None
+    """Column with the name of the data set that a row comes from: metrics are also logged by it, and `reward=by_source` grades by it."""
     template: str = "{prompt}"
     """Text of the prompt. `{prompt}` and every column are filled in; of chat messages it rewrites the last. Double literal braces."""
     system: str | None = None
@@ -84,7 +86,7 @@ class Jsonl:
     def _prompt(self, row: Row, location: str, default_id: str) -> Prompt:
         name, field = (self.prompt, "prompt") if self.messages is None else (self.messages, "messages")
         question = get_column(row, name, location, field)
-        used = {name, self.answer, self.response, self.id}
+        used = {name, self.answer, self.response, self.id, self.source}
         meta = {k: v for k, v in row.items() if k not in used}
         if self.response is not None:
             response = get_column(row, self.response, location, "response", optional=True)
@@ -106,9 +108,11 @@ class Jsonl:
         else:
             content = render(self.template, {**row, "prompt": check_text(question, location, name)}, "template")
             question_fields = prompt_fields(content, self.chat, self.system)
-        answer = None if self.answer is None else self._text_or_number(row, self.answer, location, "answer")
+        has_answer = self.answer is not None and row.get(self.answer, "") is not None
+        answer = self._text_or_number(row, str(self.answer), location, "answer") if has_answer else None
         row_id = default_id if self.id is None else self._text_or_number(row, self.id, location, "id")
-        return Prompt(id=row_id, answer=answer, meta=meta, **question_fields)
+        source = None if self.source is None else self._text_or_number(row, self.source, location, "source")
+        return Prompt(id=row_id, answer=answer, meta=meta, source=source, **question_fields)
 
     @staticmethod
     def _text_or_number(row: Row, column: str, location: str, field: str) -> str:

@@ -6,24 +6,39 @@ import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
-from random import Random
 from typing import Any
 
+from rlmods.data.pools import DifficultyPools
+from rlmods.data.stream import Interleaving, PromptStream
 from rlmods.types import Prompt, UserError
 
 
 class PromptLoader:
     """Endless stream of prompts, split into global batches of `batch_size`. Each pass over the data is a new permutation, a function of
     (seed, pass). Batches may span two passes, so every prompt is seen once per pass and none is dropped; if `batch_size` exceeds the data,
-    a batch holds prompts twice. Each rank gets its own slice of every global batch.
+    a batch holds prompts twice. Each rank gets its own slice of every global batch. With `weights`, sources (`Prompt.source`) take turns in
+    proportion to them, and each has its own passes.
 
     Every `iter()` continues the stream and ends after `len()` batches, the length of an epoch. The position advances before a batch is
     returned: a checkpoint written during batch k resumes at k + 1.
 
     Raises: UserError if a batch cannot be split evenly over the ranks."""
 
-    def __init__(self, prompts: Sequence[Prompt], batch_size: int, seed: int = 0, rank: int = 0, world_size: int = 1) -> None:
+    def __init__(
+        self,
+        prompts: Sequence[Prompt],
+        batch_size: int,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        weights: Mapping[str, float] | None = None,
+        pools: DifficultyPools | None = None,
+    ) -> None:
+        """
+        Args:
+            weights: weight of each source; None: one stream of all prompts.
+            pools: retires prompts from the passes that begin later.
+        """
         if not prompts:
             raise UserError("the data set has no prompts to train on")
         if batch_size < 1 or batch_size % world_size:
@@ -33,8 +48,19 @@ class PromptLoader:
         if not 0 <= rank < world_size:
             raise ValueError(f"rank {rank} is not below the world size {world_size}")
         self.prompts, self.batch_size, self.seed, self.rank, self.world_size = prompts, batch_size, seed, rank, world_size
+        self.pools = pools
+        self.interleaving = None if weights is None else Interleaving(weights)
         self._num_taken = 0  # prompts on all ranks, so that it is valid for another batch size or number of ranks
-        self._permutation: tuple[int, list[int]] = (-1, [])  # number of the pass, and its order
+        if self.interleaving is None:
+            self._streams = {"": PromptStream(prompts, str(seed), pools, min_prompts=batch_size)}
+        else:
+            sources: dict[str, list[Prompt]] = {}
+            for prompt in prompts:
+                sources.setdefault(str(prompt.source), []).append(prompt)
+            self._streams = {
+                name: PromptStream(sources[name], f"{seed}-{name}", pools, min_prompts=math.ceil(share * batch_size))
+                for name, share in self.interleaving.shares.items()
+            }
 
     def __len__(self) -> int:
         """Number of batches per epoch. Without a length Lightning prefetches one batch, and rollouts would use an outdated policy."""
@@ -43,23 +69,20 @@ class PromptLoader:
     def __iter__(self) -> Iterator[list[Prompt]]:
         rank_batch_size = self.batch_size // self.world_size
         for _ in range(len(self)):
-            start = self._num_taken + self.rank * rank_batch_size
+            # All of the global batch on every rank: with pools, passes begin in the same batch on each.
+            batch = [self.prompt_at(position) for position in range(self._num_taken, self._num_taken + self.batch_size)]
             self._num_taken += self.batch_size
-            yield [self.prompt_at(position) for position in range(start, start + rank_batch_size)]
+            yield batch[self.rank * rank_batch_size : (self.rank + 1) * rank_batch_size]
 
     def prompt_at(self, position: int) -> Prompt:
-        """Return the prompt at a position of the endless stream."""
-        pass_number, index = divmod(position, len(self.prompts))
-        if self._permutation[0] != pass_number:
-            order = list(range(len(self.prompts)))
-            Random(f"{self.seed}-{pass_number}").shuffle(order)
-            self._permutation = (pass_number, order)
-        prompt = self.prompts[self._permutation[1][index]]
-        return replace(prompt, time=pass_number) if pass_number else prompt
+        """Return the prompt at a position of the endless stream; with pools, positions must be read in ascending order."""
+        source, index = ("", position) if self.interleaving is None else self.interleaving(position)
+        return self._streams[source][index]
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return the state, which is the same on every rank."""
-        return {"taken": self._num_taken, "seed": self.seed, "prompts": len(self.prompts), "fingerprint": self._fingerprint()}
+        state = {"taken": self._num_taken, "seed": self.seed, "prompts": len(self.prompts), "fingerprint": self._fingerprint()}
+        return state if self.pools is None else state | {"streams": {name: stream.state_dict() for name, stream in self._streams.items()}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Restore the position. Raises: UserError if data or seed changed, as the rest of the pass would repeat and skip prompts."""
@@ -70,10 +93,15 @@ class PromptLoader:
         if state["seed"] != self.seed:
             raise UserError(f"the seed changed between save and resume; type seed={state['seed']}, or start anew with resume=null")
         self._num_taken = int(state["taken"])
+        for name, stream in self._streams.items() if self.pools is not None else ():
+            stream.load_state_dict(state["streams"][name])
 
     def _fingerprint(self) -> int:
         digest = hashlib.sha256()
         for p in self.prompts:
             messages = None if p.messages is None else [dict(m) for m in p.messages]
-            digest.update(json.dumps([p.id, p.text, messages, p.answer, dict(p.meta)], default=str, sort_keys=True).encode())
+            row = [p.id, p.text, messages, p.answer, dict(p.meta), *([] if p.source is None else [p.source])]
+            digest.update(json.dumps(row, default=str, sort_keys=True).encode())
+        if self.interleaving is not None:
+            digest.update(json.dumps(self.interleaving.shares).encode())
         return int.from_bytes(digest.digest()[:7], "big")

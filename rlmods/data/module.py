@@ -8,6 +8,7 @@ import lightning as L
 import torch
 
 from rlmods.data.loader import PromptLoader
+from rlmods.data.pools import DifficultyPools
 from rlmods.data.schema import Splits
 
 
@@ -20,12 +21,16 @@ class PromptModule(L.LightningDataModule):
     def __init__(self, splits: Splits, batch_size: int, seed: int = 0) -> None:
         super().__init__()
         self.splits, self.batch_size, self.seed = splits, batch_size, seed
+        self.pools: DifficultyPools | None = None
+        """Retires prompts; set by the algorithm before the loader is created."""
         self._loader: PromptLoader | None = None
         self._position: dict[str, Any] = {}
 
     def train_dataloader(self) -> PromptLoader:
         replica = (self.trainer.distributed_sampler_kwargs if self.trainer is not None else None) or {"rank": 0, "num_replicas": 1}
-        self._loader = PromptLoader(self.splits.train, self.batch_size, self.seed, replica["rank"], replica["num_replicas"])
+        rank, world_size = replica["rank"], replica["num_replicas"]
+        prompts, weights = self.splits.train, self.splits.weights
+        self._loader = PromptLoader(prompts, self.batch_size, self.seed, rank, world_size, weights, self.pools)
         if self._position:
             self._loader.load_state_dict(self._position)
         return self._loader

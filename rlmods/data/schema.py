@@ -20,6 +20,8 @@ class Splits:
     """Never empty."""
     val: Sequence[Prompt]
     """Held out; empty only with num_val=0."""
+    weights: Mapping[str, float] | None = None
+    """Weight of each source (`Prompt.source`) in the stream of train prompts. None: every prompt once in each pass."""
 
 
 def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Splits:

@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.loggers import Logger
 
 
@@ -29,7 +30,10 @@ def build(*, max_iterations: int, callbacks: Sequence[L.Callback] = (), loggers:
         use_distributed_sampler=False,
         limit_val_batches=0,
         num_sanity_val_steps=0,
-        enable_checkpointing=False,
+        # Lightning's callbacks that monitor a metric look at it after our validation, not at the end of a pass over the data.
+        val_check_interval=1,
+        check_val_every_n_epoch=None,
+        enable_checkpointing=any(isinstance(callback, Checkpoint) for callback in callbacks),
         log_every_n_steps=1,
         enable_progress_bar=False,
         enable_model_summary=False,

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
+    from rlmods.reward.by_source import BySource
     from rlmods.reward.code import Code
     from rlmods.reward.cosine import Cosine
     from rlmods.reward.ensemble import Ensemble
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = [
     "JSON",
     "Accuracy",
+    "BySource",
     "Code",
     "Cosine",
     "Ensemble",
@@ -53,6 +55,7 @@ __all__ = [
 
 _MODULES = {
     "Accuracy": "accuracy",
+    "BySource": "by_source",
     "Code": "code",
     "Cosine": "cosine",
     "Ensemble": "ensemble",

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 RESPONSE_FIELDS = ("text", "tokens", "finish")
-PROMPT_FIELDS = ("id", "text", "messages", "answer", "meta")
+PROMPT_FIELDS = ("id", "text", "messages", "answer", "meta", "source")
 
 
 def to_message(response: Any) -> dict[str, Any]:

@@ -95,7 +95,7 @@ class WeightedSum:
         return {name: float(term.get("weight", 1.0)) for name, term in self.terms.items()}
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        scores = {name: _run(name, reward, responses) for name, reward in self.rewards.items()}
+        scores = {name: run_reward(name, reward, responses) for name, reward in self.rewards.items()}
         weighted = {name: term for name, term in scores.items() if self.weights[name]}
         totals = [_sum(_times(self.weights[name], term.values[row]) for name, term in weighted.items()) for row in range(len(responses))]
         with_correct = [name for name, term in scores.items() if term.correct is not None]
@@ -131,7 +131,14 @@ class WeightedSum:
         return rows
 
 
-def _run(name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequence[Response]) -> Scores:
+def run_reward(name: str, reward: Callable[[Sequence[Response]], Any], responses: Sequence[Response]) -> Scores:
+    """Return the scores of a reward called `name`.
+
+    Raises:
+        UserError: the reward raises one, or its worker processes exit during every call.
+        RuntimeError: the reward raises another exception; the message names the reward, file and line.
+        ValueError: a result that is not one finite number or None for each response.
+    """
     try:
         result = reward(responses)
     except UserError:

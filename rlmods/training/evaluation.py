@@ -12,7 +12,7 @@ import torch
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
 from rlmods.rollout.order import generate
-from rlmods.training.metrics import Meter, sample_row, values_and_mask
+from rlmods.training.metrics import Meter, log_by_source, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
 
 
@@ -93,13 +93,10 @@ class Validation:
         rollout.sync(policy, iteration=iteration)
         responses = generate(rollout, prompts, samples=samples, iteration=0)
         scores = as_scores(reward(responses), len(responses), "reward")
-        correct, graded = values_and_mask([None] * len(responses) if scores.correct is None else scores.correct)
         for name, count in scores.counts.items():
             meter.sum(f"val/reward/{name}", count)
         if rollout.temperature == 0:
-            if scores.correct is not None:
-                meter.mean("val/accuracy", correct, graded)
-            meter.mean("val/reward", *values_and_mask(scores.values))
+            log_by_source(meter, "val", responses, scores)
             for name, values in scores.terms.items():
                 meter.mean(f"val/reward/{name}", *values_and_mask(values))
             if "gold" in scores.terms:
@@ -107,10 +104,16 @@ class Validation:
             meter.mean("val/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
             meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
         elif scores.correct is not None:
+            correct, graded = values_and_mask(scores.correct)
             meter.mean(f"val/mean@{samples}", correct, graded)
             num_correct = (correct > 0).view(len(prompts), samples).sum(1).tolist()
             solved = torch.tensor([pass_at_k(samples, c, samples) for c in num_correct])
-            meter.mean(f"val/pass@{samples}", solved, graded.view(len(prompts), samples).any(1))
+            any_graded = graded.view(len(prompts), samples).any(1)
+            meter.mean(f"val/pass@{samples}", solved, any_graded)
+            for source in sorted({prompt.source for prompt in prompts if prompt.source is not None}):
+                own = torch.tensor([prompt.source == source for prompt in prompts])
+                meter.mean(f"val/mean@{samples}/{source}", correct, graded & own.repeat_interleave(samples))
+                meter.mean(f"val/pass@{samples}/{source}", solved, any_graded & own)
         return [sample_row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
 
 

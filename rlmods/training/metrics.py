@@ -16,15 +16,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torchmetrics import MaxMetric, Metric, SumMetric
+from torchmetrics import Metric, SumMetric
 
 from rlmods.distributed.collectives import Ranks, all_gather
-from rlmods.ops import constant_group, masked_mean
+from rlmods.ops import constant_group, group_reduce, masked_mean
 from rlmods.types import Experience, Response, Scores
 
 
 class Mean(Metric):
-    """Sum over count; -inf for a count of 0.
+    """Sum over count, and the count.
 
     torchmetrics' MeanMetric forgets its weights under `nan_strategy="disable"`, and hides NaN under the others."""
 
@@ -42,10 +42,30 @@ class Mean(Metric):
         self.count += count
 
     def compute(self) -> Tensor:
-        return self.sum / self.count if self.count else torch.full_like(self.sum, -torch.inf)
+        return torch.stack([self.sum / self.count, self.count])
 
 
-IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), MaxMetric: (-torch.inf,), SumMetric: (0.0,)}
+class Maximum(Metric):
+    """Largest element, and the number of elements."""
+
+    full_state_update = False
+    max: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.add_state("max", torch.tensor(-torch.inf, dtype=torch.float64), dist_reduce_fx="max")
+        self.add_state("count", torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, max: Tensor | float, count: Tensor | float) -> None:
+        self.max = torch.maximum(self.max, torch.as_tensor(max, dtype=self.max.dtype, device=self.max.device))
+        self.count += count
+
+    def compute(self) -> Tensor:
+        return torch.stack([self.max, self.count])
+
+
+IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), Maximum: (-torch.inf, 0.0), SumMetric: (0.0,)}
 """Identity update per metric type."""
 
 
@@ -67,7 +87,7 @@ class Meter:
     def maximum(self, name: str, x: Tensor, where: Tensor) -> None:
         """Add the elements of `x` where `where` is True to the maximum called `name`."""
         x = torch.where(where, x.detach().double(), -torch.inf)
-        self._get(name, MaxMetric).update(x.max() if x.numel() else torch.tensor(-torch.inf, device=self.device))
+        self._get(name, Maximum).update(x.max() if x.numel() else -torch.inf, where.sum())
 
     def sum(self, name: str, value: int) -> None:
         """Add `value` to the sum called `name`."""
@@ -78,8 +98,13 @@ class Meter:
         for rank in all_gather({name: type(metric) for name, metric in self.metrics.items()}):
             for name in rank.keys() - self.metrics.keys():
                 self._get(name, rank[name]).update(*IDENTITY[rank[name]])
-        values = {name: float(self.metrics[name].compute()) for name in sorted(self.metrics)}
-        return {name: value for name, value in values.items() if value != -torch.inf}
+        values, found = dict[str, float](), {name: self.metrics[name].compute().tolist() for name in sorted(self.metrics)}
+        for name, value in found.items():
+            if not isinstance(value, list):
+                values[name] = value
+            elif value[1]:
+                values[name] = value[0]
+        return values
 
     def reset(self, device: torch.device | None = None) -> None:
         """Remove all metrics; from now on they are on `device`, if given."""
@@ -88,7 +113,7 @@ class Meter:
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:
-            metric = kind() if kind is Mean else kind(nan_strategy="disable")
+            metric = kind(nan_strategy="disable") if kind is SumMetric else kind()
             self.metrics[name] = metric.set_dtype(torch.float64).to(self.device)
         return self.metrics[name]
 
@@ -160,9 +185,8 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     texts: dict[int, list[str]] = {}
     for i, response in zip(group.tolist(), responses, strict=True):
         texts.setdefault(i, []).append(response.text)
-    meter.mean("train/reward", *values_and_mask(scores.values))
-    if scores.correct is not None:
-        meter.mean("train/accuracy", *values_and_mask(scores.correct))
+    log_by_source(meter, "train", responses, scores)
+    log_groups(meter, scores, group.cpu())
     for name, values in scores.terms.items():
         meter.mean(f"train/reward/{name}", *values_and_mask(values))
     for name, count in scores.counts.items():
@@ -174,6 +198,35 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
     meter.mean("train/flat_group_fraction", constant_group(filter_scores.nan_to_num(0.0), ~filter_scores.isnan(), group).double())
     meter.mean("train/kept_fraction", selected.double())
     meter.mean("train/unique_fraction", torch.tensor([len(set(group_texts)) / len(group_texts) for group_texts in texts.values()]))
+
+
+def log_by_source(meter: Meter, phase: str, responses: Sequence[Response], scores: Scores) -> None:
+    """Log reward and accuracy over all scored responses, and over those to the prompts of each source: `<phase>/reward/<source>`."""
+    sources = sorted({response.prompt.source for response in responses if response.prompt.source is not None})
+    for name, column in {"reward": scores.values, "accuracy": scores.correct}.items():
+        if column is None:
+            continue
+        values, scored = values_and_mask(column)
+        meter.mean(f"{phase}/{name}", values, scored)
+        for source in sources:
+            own = torch.tensor([response.prompt.source == source for response in responses])
+            meter.mean(f"{phase}/{name}/{source}", values, scored & own)
+
+
+def log_groups(meter: Meter, scores: Scores, group: Tensor) -> None:
+    """Log the standard deviation of the rewards of a group (n - 1 in the denominator, over groups with two scored responses or more), and
+    the fractions of groups whose graded responses are all correct and all wrong (over groups with any). Groups are of equal size."""
+    values, scored = values_and_mask(scores.values)
+    count = group_reduce(scored.double(), group, "sum")
+    mean = group_reduce(values, group, "sum") / count.clamp(min=1)
+    squares = group_reduce(torch.where(scored, values - mean, 0.0).square(), group, "sum")
+    std = (squares / (count - 1).clamp(min=1)).sqrt()
+    meter.mean("train/reward_std", torch.where(constant_group(values, scored, group), 0.0, std), count > 1)
+    if scores.correct is not None:
+        correct, graded = values_and_mask(scores.correct)
+        any_graded = group_reduce(graded.double(), group, "sum") > 0
+        meter.mean("train/all_correct_fraction", group_reduce(torch.where(graded, correct, 1.0), group, "amin"), any_graded)
+        meter.mean("train/all_wrong_fraction", 1 - group_reduce(torch.where(graded, correct, 0.0), group, "amax"), any_graded)
 
 
 def log_update(
@@ -225,6 +278,7 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
         "id": prompt.id,
         "prompt": prompt.text if prompt.messages is None else list(prompt.messages),
         "answer": prompt.answer,
+        **({} if prompt.source is None else {"source": prompt.source}),
         "response": response.text,
         "tokens": list(response.tokens),
         "finish": response.finish,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 
@@ -12,6 +13,8 @@ from rlmods.judge import rankings
 from rlmods.protocols import Judge
 from rlmods.training.metrics import Meter
 from rlmods.types import Response
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,7 +32,7 @@ class RankedResponses:
         return ranked if len({rank for _, rank in ranked}) > 1 else []
 
 
-def group_by_prompt(responses: Sequence[Response], samples: int) -> list[Sequence[Response]]:
+def group_by_prompt(responses: Sequence[T], samples: int) -> list[Sequence[T]]:
     """Split prompt-major responses into groups of `samples`."""
     return [responses[i : i + samples] for i in range(0, len(responses), samples)]
 

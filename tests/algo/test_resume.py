@@ -25,6 +25,7 @@ from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import Schedule
 from rlmods.training.evaluation import Validation
+from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
 from tests.reward.models import save
 from tests.support.tiny_setup import fit, learner, policy
@@ -36,6 +37,13 @@ SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
 def longer(prompt: Any, first: str, second: str) -> float:
     """A judge."""
     return 0.5 if len(first) == len(second) else float(len(first) > len(second))
+
+
+def by_prompt(responses: list[Response]) -> Scores:
+    """Half of the prompts are always solved, a fifth never, the others now and then."""
+    numbers = {prompt.id: number for number, prompt in enumerate(SMALL.train)}
+    correct = [numbers[r.prompt.id] < 5 or (numbers[r.prompt.id] > 6 and r.meta["sample"] % 2 == 0) for r in responses]
+    return Scores([float(x) for x in correct], correct=correct)
 
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -67,6 +75,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "whitened dynamic": {"advantage": ReinforcePP(), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
     "ema": {"advantage": EMA(decay=0.5)},
+    "retired prompts": {"reward": by_prompt, "retire_solved": 1, "retire_unsolved": 1, "bring_back": 0.3},
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},
     "dpo precomputed": {"kind": DPO, "preference": IPO(), "reference": "precomputed"},
@@ -167,6 +176,10 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert len(first.prompts) > 3
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6
+    if variant == "retired prompts":
+        assert stopped.state()["parts"]["PromptRetirement"]["retired"]
+        assert sum(row["train/num_brought_back"] for row in before) > 0
+        assert sum(row["train/num_brought_back"] for row in after) > 0
     assert first.prompts + second.prompts == whole.prompts
     assert first.samples + second.samples == whole.samples
     assert before + after == rows

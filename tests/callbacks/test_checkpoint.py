@@ -186,3 +186,71 @@ def test_sharded_checkpoint_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     assert names(tmp_path / "checkpoints") == ["iteration_000002.ckpt", "iteration_000003.ckpt"]
     assert find_resume(tmp_path, "auto") == tmp_path / "checkpoints/iteration_000003.ckpt"
     fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])  # over an existing one
+
+
+class Exporting(Validating):
+    """Export the weight as text, as a learner writes a Hugging Face directory."""
+
+    def export(self, folder: Path) -> None:
+        folder.mkdir(parents=True)
+        (folder / "weight").write_text(str(self.weight.item()))
+
+
+class TestExport:
+    VALUES = (0.1, 0.5, 0.3, 0.5, 0.2)
+
+    def test_of_every_checkpoint_lives_as_long_as_it(self, tmp_path: Path) -> None:
+        trained = fit(Exporting(list(self.VALUES)), 5, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2, export="all")])
+        kept = [f"iteration_{i:06d}{kind}" for i in (4, 5) for kind in (".ckpt", "_export")]
+        assert names(tmp_path / "checkpoints") == kept
+        assert names(tmp_path) == ["checkpoints"]
+        assert float((tmp_path / "checkpoints/iteration_000005_export/weight").read_text()) == trained.weight.item()
+
+    @pytest.mark.parametrize("export", ["best", "all"])
+    def test_of_the_best(self, tmp_path: Path, export: str) -> None:
+        options: dict[str, Any] = {"every": 0, "keep": 1, "best": "val/accuracy", "export": export}
+        fit(Exporting(list(self.VALUES)), 5, [IterationCheckpoint(tmp_path / "checkpoints", **options)])
+        state = torch.load(tmp_path / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
+        assert float((tmp_path / "export_best/weight").read_text()) == float(state["weight"])
+        exports = [f"iteration_{i:06d}_export" for i in (2, 5)] if export == "all" else []
+        assert [name for name in names(tmp_path / "checkpoints") if name.endswith("export")] == exports
+
+    def test_a_resumed_run_replaces_it_by_a_better_one_only(self, tmp_path: Path) -> None:
+        options: dict[str, Any] = {"every": 1, "keep": 0, "best": "val/accuracy", "export": "best"}
+        fit(Exporting([0.1, 0.5]), 2, [IterationCheckpoint(tmp_path / "checkpoints", **options)])
+        before = (tmp_path / "export_best/weight").read_text()
+        for values in ([0.1, 0.5, 0.4], [0.1, 0.5, 0.9]):
+            resume = tmp_path / "checkpoints/iteration_000002.ckpt"
+            fit(Exporting(values), 3, [IterationCheckpoint(tmp_path / "checkpoints", **options)], resume=resume)
+            assert ((tmp_path / "export_best/weight").read_text() == before) == (values[2] < 0.5)
+
+    def test_warns_if_it_cannot_be_written(self, tmp_path: Path) -> None:
+        class Full(Exporting):
+            def export(self, folder: Path) -> None:
+                super().export(folder)
+                if self.iteration == 1:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+
+        log = Log()
+        with pytest.warns(UserWarning, match=r"iteration_000001_export was not written \(No space left on device\): training continues"):
+            fit(Full([0.1, 0.2]), 2, [IterationCheckpoint(tmp_path, every=1, keep=0, export="all")], [log])
+        assert names(tmp_path) == ["iteration_000001.ckpt", "iteration_000002.ckpt", "iteration_000002_export"]
+        assert [row["checkpoint/failures"] for row in log.rows if "checkpoint/failures" in row] == [1]
+
+    def test_an_incomplete_one_is_deleted(self, tmp_path: Path) -> None:
+        for leftover in ("checkpoints/.iteration_000001_export.tmp", ".export_best.tmp", ".export_best.old.tmp"):
+            (tmp_path / leftover).mkdir(parents=True)
+        fit(Tiny(), 1, [IterationCheckpoint(tmp_path / "checkpoints")])
+        assert names(tmp_path) == ["checkpoints"]
+        assert names(tmp_path / "checkpoints") == ["iteration_000001.ckpt"]
+
+    @pytest.mark.parametrize(
+        ("invalid", "message"),
+        [
+            ({"export": "last"}, "export=last: must be null, best or all"),
+            ({"export": "best"}, "type callbacks.checkpoint.best=val/accuracy"),
+        ],
+    )
+    def test_invalid_settings_are_rejected(self, invalid: dict[str, Any], message: str) -> None:
+        with pytest.raises(UserError, match=message):
+            IterationCheckpoint("x", **invalid)

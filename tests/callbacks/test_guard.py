@@ -9,6 +9,7 @@ import torch
 
 from rlmods.algo import Batch
 from rlmods.callbacks import Guard, IterationCheckpoint
+from rlmods.training.extensions import Extension
 from rlmods.types import Experience, UserError
 from tests.callbacks.stubs import Tiny, fit, notify
 from tests.support.tiny_setup import fit as train
@@ -63,6 +64,24 @@ class TestBounds:
         trained = learner(batch=Batch(prompts=4, samples=4, epochs=4, minibatches=4))
         train(trained, 4, callbacks=(Guard(tmp_path, patience=1),))
         assert trained.iteration == 4
+
+    @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+    @pytest.mark.parametrize("kind", ["mean", "maximum"])
+    def test_metrics_of_the_loop_that_are_not_finite_stop_it(self, tmp_path: Path, kind: str, value: float) -> None:
+        """They reach the guard and the log as they are."""
+
+        class Diverged(Extension):
+            def before_iteration_end(self) -> None:
+                x, where = torch.tensor([value]), torch.tensor([True])
+                self.loop.meter.mean("train/kl_ref", x) if kind == "mean" else self.loop.meter.maximum("train/kl_ref", x, where)
+
+        trained = learner()
+        trained.add_extension(Diverged())
+        with pytest.raises(
+            UserError, match=f"train/kl_ref is {value} after iteration 2, beyond callbacks.guard.max_kl=10 for 2 iterations"
+        ):
+            train(trained, 5, callbacks=(Guard(tmp_path, patience=2),))
+        assert trained.iteration == 2
 
     @pytest.mark.parametrize("invalid", [{"max_ratio": 0}, {"max_kl": -1}, {"patience": 0}, {"action": "raise"}])
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any]) -> None:

@@ -199,7 +199,7 @@ class TestTraining:
         assert "the reward grows with length" in length_alerts[0]["words"]
         assert "most of all the term wordy" in length_alerts[0]["words"]
         longest = max(len(line["tokens"]) for line in length_alerts[0]["rows"])
-        assert len(length_alerts[0]["rows"]) == 2
+        assert len(length_alerts[0]["rows"]) == 16
         assert longest >= 12, "long responses are shown"
         assert any("hacking/length" in row for row in rows)
         assert "reward hacking? the reward grows with length" in capsys.readouterr().out.replace("\n", " ")

@@ -5,19 +5,23 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import lightning as L
 import pytest
 import torch
 from safetensors import SafetensorError
 
-from rlmods.callbacks import Summary
+from rlmods.callbacks import GracefulStop, IterationCheckpoint, JsonlLogger, Summary
+from rlmods.data import PromptModule
+from rlmods.distributed import trainer as trainers
 from rlmods.run import RunDir
 from rlmods.types import UserError
+from tests.support import tiny_setup
 
 
 def learner(iteration: int = 2) -> Any:
     export = lambda folder: folder.mkdir()  # noqa: E731
     counts = {"iteration": iteration, "max_iterations": 2, "optimizer_steps": 2, "response_tokens": 7}
-    return SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"))
+    return SimpleNamespace(name="dapo", **counts, export=export, device=torch.device("cpu"), stopped_by=None)
 
 
 def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
@@ -29,7 +33,7 @@ def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
     return summary_json
 
 
-TRAINER: Any = SimpleNamespace(is_global_zero=True)
+TRAINER: Any = SimpleNamespace(is_global_zero=True, callbacks=[])
 
 
 @pytest.mark.parametrize(("values", "best"), [([0.1, 0.4, 0.3], 0.4), ([-0.5, -0.2, -0.3], -0.2)])
@@ -48,7 +52,10 @@ def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
 
 
 def test_interrupted_and_failed(tmp_path: Path) -> None:
-    assert write(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))["exit"] == "interrupted"
+    stop = GracefulStop()
+    stop.signal = 15
+    interrupted: Any = SimpleNamespace(is_global_zero=True, callbacks=[stop])
+    assert write(tmp_path, [], lambda s: s.on_train_end(interrupted, learner(1)))["exit"] == "interrupted"
     failed = write(tmp_path, [], lambda s: s.on_exception(TRAINER, learner(1), OSError("disk\nfull")))
     assert failed["exit"] == "failed: OSError: disk full"
 
@@ -59,6 +66,45 @@ def test_state_is_restored(tmp_path: Path) -> None:
     after.load_state_dict(before.state_dict())
     after.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.5}, [])
     assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
+
+
+class Clock:
+    """Time that passes by 10 s in an iteration."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def on_iteration_end(self, *args: Any) -> None:
+        self.now += 10.0
+
+
+def test_wall_time_goes_on_after_resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, clock = RunDir(tmp_path), Clock()
+    monkeypatch.setattr("rlmods.callbacks.summary.time", clock)
+    monkeypatch.setattr("rlmods.callbacks.jsonl.time", clock)
+
+    class Ticking(L.Callback):
+        on_iteration_end = clock.on_iteration_end
+
+    def train(iterations: int, resume: Path | None) -> list[dict[str, Any]]:
+        log = JsonlLogger(run.metrics, -1 if resume is None else 2)
+        callbacks = (Ticking(), Summary(run, "dapo", {}), IterationCheckpoint(run.checkpoints, every=1))
+        fit_with(tiny_setup.learner(), iterations, callbacks, log, resume)
+        clock.now += 500.0  # between the two processes
+        return [json.loads(line) for line in run.metrics.read_text().splitlines()]
+
+    assert [row["wall_s"] for row in train(2, None)] == [0.0, 10.0]
+    assert json.loads(run.summary.read_text())["wall_s"] == 20.0
+    assert [row["wall_s"] for row in train(4, run.checkpoints / "iteration_000002.ckpt")] == [0.0, 10.0, 10.0, 20.0]
+    assert json.loads(run.summary.read_text())["wall_s"] == 40.0
+
+
+def fit_with(learner: Any, iterations: int, callbacks: tuple[L.Callback, ...], log: Any, resume: Path | None) -> None:
+    trainer = trainers.build(max_iterations=iterations, callbacks=callbacks, loggers=[log], accelerator="cpu", devices=1)
+    trainer.fit(learner, datamodule=PromptModule(tiny_setup.SPLITS, learner.batch.prompts), ckpt_path=resume, weights_only=True)
 
 
 def test_last_line_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

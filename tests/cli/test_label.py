@@ -9,7 +9,7 @@ from dataclasses import fields
 import pytest
 
 from rlmods.cli import label as module
-from rlmods.cli.label import kappa, label
+from rlmods.cli.label import kappa, label, offenders
 from rlmods.data import Preferences
 from rlmods.judge import Rule
 from rlmods.policy import ScalarModel
@@ -271,3 +271,61 @@ class TestCommand:
         with pytest.raises(SystemExit):
             module.main(["--help"])
         assert {f"{f.name}=" for f in fields(module.Settings)} <= set(re.findall(r"\w+=", capsys.readouterr().out))
+
+
+def sampled(key, text, reward, correct, iteration=12, **more):
+    row = {"id": key, "prompt": f"{key}+1=", "answer": "2", "response": text, "finish": "stop", "reward": reward, "correct": correct}
+    return row | {"iteration": iteration, "tokens": [1], **more}
+
+
+def hacked(run, alerts, responses):
+    """A run with these alerts (kind, rows) and responses in iteration 12."""
+    (run / "samples").mkdir(parents=True)
+    lines = [{"iteration": 12, "kind": kind, "words": "...", "figure": 0.5, "rows": rows} for kind, rows in alerts]
+    for file, rows in ((run / "hacking.jsonl", lines), (run / "samples/iteration_000012.jsonl", responses)):
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(run)
+
+
+class TestOffenders:
+    WORDY, RIGHT, WRONG = sampled("1", "so long", 0.9, False), sampled("1", "<answer>2</answer>", 0.1, True), sampled("1", "no", 0.5, False)
+
+    def test_are_below_a_response_with_a_higher_gold_score(self, tmp_path):
+        other = sampled("2", "so long too", 0.8, False)
+        rows = [self.WORDY, self.WRONG, self.RIGHT, other, sampled("1", "2", 0.3, True)]
+        run = hacked(tmp_path / "run", [("length", [self.WORDY, other, self.RIGHT]), ("gap", [self.WORDY])], rows)
+        summary = offenders(run, [f"out={tmp_path}/pairs.jsonl"])
+        counts = {"alerts": 2, "offenders": 3, "pairs": 1, "without_better": 2}
+        assert summary == {"out": f"{tmp_path}/pairs.jsonl", **counts}, "the second alert points to the same response"
+        [pair] = read_rows(tmp_path / "pairs.jsonl")
+        assert [candidate["text"] for candidate in pair["candidates"]] == ["<answer>2</answer>", "so long"], "the one paid least"
+        assert (pair["ranks"], pair["kind"], pair["iteration"]) == ([0, 1], "length", 12)
+
+    def test_a_gold_term_takes_precedence_over_correctness(self, tmp_path):
+        rows = [self.WORDY | {"reward/gold": 0.3}, self.RIGHT | {"reward/gold": 0.2}, self.WRONG | {"reward/gold": 0.4}]
+        offenders(hacked(tmp_path / "run", [("gap", rows[:1])], rows), [f"out={tmp_path}/pairs.jsonl"])
+        assert [c["text"] for c in read_rows(tmp_path / "pairs.jsonl")[0]["candidates"]] == ["no", "so long"]
+
+    def test_are_preferences(self, tmp_path):
+        offenders(hacked(tmp_path / "run", [("gap", [self.WORDY])], [self.WORDY, self.RIGHT]), [f"out={tmp_path}/pairs.jsonl"])
+        [prompt] = Preferences(train=f"{tmp_path}/pairs.jsonl", num_val=0)().train
+        assert (prompt.text, prompt.answer) == ("1+1=", "2")
+        assert (prompt.meta["candidates"], prompt.meta["ranks"]) == (("<answer>2</answer>", "so long"), (0, 1))
+
+    @pytest.mark.parametrize(
+        ("typed", "message"),
+        [
+            (["judge=rule"], "judge: no such setting of --offenders: type out=FILE"),
+            (["out={run}/hacking.jsonl"], "hacking.jsonl exists: type another out=FILE"),
+            (["out={run}/pairs.jsonl"], "none of 1 offenders has a response to the same prompt with a higher gold score"),
+        ],
+    )
+    def test_errors(self, typed, message, tmp_path):
+        run = hacked(tmp_path / "run", [("gap", [self.RIGHT])], [self.WRONG])
+        with pytest.raises(UserError, match=re.escape(message)) as error:
+            offenders(run, [text.format(run=run) for text in typed])
+        assert "\n" not in str(error.value)
+
+    def test_a_run_without_alerts(self, tmp_path):
+        with pytest.raises(UserError, match=r"hacking.jsonl: no such file, or no alerts in it; callbacks.hacking writes it"):
+            offenders(str(tmp_path), [f"out={tmp_path}/pairs.jsonl"])

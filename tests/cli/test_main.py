@@ -103,6 +103,34 @@ def finished(working_directory: Path) -> SimpleNamespace:
     return SimpleNamespace(out=result.stdout, path=working_directory / "run", overrides=("kl=loss", "run_dir=run"))
 
 
+MIXTURE = (
+    "data=mixture", "+data@data.sources.sums=arithmetic", "+data@data.sources.digits=arithmetic", "data.sources.digits.level=1",
+    "reward=by_source", "+reward@reward.rewards.sums=math", "+reward@reward.rewards.digits=length", "+data.weights.sums=3",
+)  # fmt: skip
+
+
+def test_lightning_callbacks_and_a_mixture_from_the_command_line(tmp_path: Path) -> None:
+    stopping = {
+        "_target_": "lightning.pytorch.callbacks.EarlyStopping",
+        "monitor": "val/accuracy",
+        "mode": "max",
+        "patience": 1,
+        "min_delta": 2,
+    }
+    typed = [f"+callbacks.early_stopping.{key}={value}" for key, value in stopping.items()]
+    policy = [text for text in RANDOM if not text.startswith("data.")]
+    result = train(tmp_path, *policy, *MIXTURE, *typed, "trainer.max_iterations=9", "validation.every=1", "run_dir=run")
+    assert (result.code, result.err) == (0, "")
+    assert "2 of 9 iterations, ended by EarlyStopping: Monitored metric val/accuracy did not improve in the last 1 records" in result.out
+    assert "75% sums, 25% digits" in " ".join(result.out.split())
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["exit"], summary["iterations"]) == ("finished", 2)
+    samples = rows(tmp_path / "run/samples/iteration_000001.jsonl")
+    assert [sum(row["source"] == name for row in samples) for name in ("sums", "digits")] == [12, 4]
+    assert all((row["reward/sums/accuracy"] is None) == (row["source"] == "digits") for row in samples)
+    assert evaluate(str(tmp_path / "run"), ["validation.max_prompts=4"])["val/accuracy/sums"] == 0.0
+
+
 class TestRun:
     def test_writes_the_documented_files(self, finished):
         for name in ("config.yaml", "versions.txt", "metrics.jsonl", "summary.json", "samples", "checkpoints", "export"):

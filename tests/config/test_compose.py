@@ -33,7 +33,11 @@ def plan(*typed: str) -> Plan:
     """As the command line does, on little data."""
     plugins.register()
     name.register()
-    small = [] if {"data=jsonl", "data=preferences"} & set(typed) else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
+    small = (
+        []
+        if {"data=jsonl", "data=preferences", "data=mixture"} & set(typed)
+        else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
+    )
     with initialize_config_dir(str(CONF), version_base="1.3"):
         config = hydra("train", [*small, *typed], return_hydra_config=True)
     choices = dict(config.hydra.runtime.choices)
@@ -345,7 +349,7 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "ptx"} - {"values"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "ptx", "sources"} - {"values"}
 
     @pytest.mark.parametrize(
         "typed",
@@ -387,6 +391,39 @@ class TestRules:
         assert plan(*few, "data.answer=null", "reward=format").label == "dapo"
         message = refused("algo=online_dpo", *few, "data.answer=null", "reward=format")
         assert message.startswith("judge=rule needs gold answers")
+
+    def test_sources(self, tmp_path: Path) -> None:
+        data = ("data=mixture", "+data@data.sources.sums=arithmetic", "+data@data.sources.words=stories", "data.sources.words.chat=false")
+        made = plan(
+            *data, "reward=by_source", "+reward@reward.rewards.sums=math", "+reward@reward.rewards.words=accuracy", "+data.weights.sums=3"
+        )
+        assert list(made.parts["reward"].rewards) == ["sums", "words"]
+        assert made.splits.weights == {"sums": 3.0, "words": 1.0}
+        assert made.label == "dapo"
+        one = (*data, "reward=by_source", "+reward@reward.rewards.sums=math")
+        assert "no reward for the source 'words'" in refused(*one)
+        assert "type +reward@reward.rewards.words=OPTION" in refused(*one)
+        assert "prompt arithmetic-2-train" in (message := refused("reward=by_source", "+reward@reward.rewards.sums=math"))
+        assert message.endswith("type data=mixture, or data.source=COLUMN")
+        three = (*one, "+reward@reward.rewards.words=length", "+reward@reward.rewards.word=length")
+        assert refused(*three) == "reward.rewards.word grades nothing, the sources of the data are sums, words: drop it"
+        same = ("data=mixture", "+data@data.sources.format=arithmetic")
+        assert refused(*same).startswith("the source format has the name of a term of the reward")
+        assert plan(*same, "reward=accuracy").splits.train[0].source == "format"
+        ptx = ("algo.ptx_coefficient=0.1", "data@ptx=mixture", "+data@ptx.sources.sums=arithmetic")
+        assert "data@ptx takes a single data set" in refused(*ptx)
+
+    def test_an_answer_is_needed_where_the_reward_of_the_row_needs_one(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        rows = [{"prompt": f"{i}+1", "answer": i + 1, "kind": "sums"} for i in range(4)]
+        rows += [{"prompt": f"say {i}", "answer": None, "kind": "talk"} for i in range(4)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+        data = ("data=jsonl", f"data.train={file}", "data.num_val=0", "data.source=kind", "batch.prompts=4")
+        graded = ("reward=by_source", "+reward@reward.rewards.sums=accuracy", "+reward@reward.rewards.talk=format")
+        assert plan(*data, *graded).splits.train[4].answer is None
+        assert "prompt train-5 has none: type data.answer=COLUMN" in refused(*data, "reward=accuracy")
+        swapped = (*graded[:1], "+reward@reward.rewards.sums=format", "+reward@reward.rewards.talk=accuracy")
+        assert "prompt train-5 has none" in refused(*data, *swapped)
 
     def test_responses(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"

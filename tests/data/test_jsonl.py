@@ -95,7 +95,7 @@ CASES = [
     ([GOOD], {"messages": "prompts"}, r'no column "prompts".*type data.messages=prompt'),
     ([GOOD], {"messages": "prompt"}, r"must hold a list of messages, found a string; type data.prompt=prompt"),
     ([GOOD, {"prompt": "q", "answer": "  "}], {}, r'2: column "answer" is empty'),
-    ([{"prompt": "q", "answer": None}], {}, r'1: column "answer" must hold text, found null'),
+    ([{"prompt": "q", "answer": []}], {}, r'1: column "answer" must hold text, found a list'),
     ([{"prompt": "q", "answer": True}], {}, r"found true/false"),
     ([{"prompt": "", "answer": "a"}], {}, r'1: column "prompt" is empty'),
     ([{"prompt": 3, "answer": "a"}], {}, r"must hold text, found a number"),

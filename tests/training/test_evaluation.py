@@ -233,3 +233,16 @@ def test_reward_models_that_a_run_has_trained_take_their_place(tmp_path):
         "gold": "old",
         "b": [str(tmp_path / "reward_model_1"), str(tmp_path / "reward_model_2")],
     }
+
+
+def test_sources_are_measured_apart() -> None:
+    """Prompts 0 and 1 come from one data set, 2 and 3 from another."""
+    prompts = [replace(prompt, source="xy"[i // 2]) for i, prompt in enumerate(PROMPTS)]
+    metrics, rows = Validation(samples=3)(None, Scripted(), judge, prompts, RANK)
+    whole, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+    assert {name: value for name, value in metrics.items() if not name.endswith(("/x", "/y"))} == whole
+    assert metrics["val/accuracy/x"] == 0.5
+    assert metrics["val/accuracy/y"] == 0.0
+    assert (metrics["val/mean@3/x"], metrics["val/mean@3/y"]) == (pytest.approx(2 / 6), pytest.approx(1 / 3))
+    assert (metrics["val/pass@3/x"], metrics["val/pass@3/y"]) == (0.5, 1.0)
+    assert [row["source"] for row in rows[:4]] == ["x", "x", "y", "y"]

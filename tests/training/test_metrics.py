@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from rlmods.training import metrics
-from rlmods.training.metrics import Meter
+from rlmods.training.metrics import Meter, log_responses
+from rlmods.types import Finish, Prompt, Response, Scores
 
 
 class TestMean:
@@ -100,3 +101,59 @@ class TestRanks:
         assert meter.compute() == {"a/retries": 0.0, "b/retries": 2.0}
         assert set(meter.metrics) == {"a/retries", "b/retries", "c"}
         assert other.compute() == {"a/retries": 1.0, "b/retries": 0.0, "c": 1.0}
+
+
+def answer(text: str, prompt: str = "a", source: str | None = None, finish: Finish = "stop") -> Response:
+    return Response(Prompt(id=prompt, text=prompt, source=source), tokens=[1] * len(text), text=text, finish=finish)
+
+
+def logged(scores: Scores, responses: list[Response], group: list[int]) -> dict[str, float]:
+    meter = Meter()
+    log_responses(meter, responses, scores, torch.tensor(group), torch.ones(len(group), dtype=torch.bool))
+    return meter.compute()
+
+
+class TestResponses:
+    def test_unscored_answers_are_not_wrong_ones(self) -> None:
+        responses = [answer(text) for text in "abcd"]
+        found = logged(Scores([1.0, 0.0, None, None], correct=[True, False, None, None]), responses, [0, 0, 0, 0])
+        assert found["train/accuracy"] == 0.5
+        assert found["train/reward"] == 0.5
+        assert found["train/unscored_fraction"] == 0.5
+
+    def test_truncated_responses_are_those_without_an_end(self) -> None:
+        responses = [answer("a", finish="length"), answer("b"), answer("c"), answer("d")]
+        assert logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])["train/truncated_fraction"] == 0.25
+
+    def test_lengths_and_distinct_texts(self) -> None:
+        responses = [answer("aa"), answer("aa"), answer("b"), answer("cccc")]
+        found = logged(Scores([0.0] * 4), responses, [0, 0, 1, 1])
+        assert (found["train/response_tokens"], found["train/unique_fraction"]) == (2.25, 0.75)
+
+    def test_sources_are_logged_apart(self) -> None:
+        responses = [answer(text, source=source) for text, source in zip("abcde", ["x", "x", "y", "y", "y"], strict=True)]
+        scores = Scores([1.0, 0.0, 5.0, None, 7.0], correct=[True, False, True, None, None])
+        found = logged(scores, responses, [0, 0, 1, 1, 1])
+        assert (found["train/reward"], found["train/reward/x"], found["train/reward/y"]) == (3.25, 0.5, 6.0)
+        assert (found["train/accuracy"], found["train/accuracy/x"], found["train/accuracy/y"]) == (pytest.approx(2 / 3), 0.5, 1.0)
+        assert not [name for name in logged(scores, [answer("a")] * 5, [0] * 5) if name.endswith(("/x", "/y", "/None"))]
+
+
+class TestGroups:
+    def test_standard_deviation_is_within_groups(self) -> None:
+        values = [1.0, 3.0, 5.0, 10.0, 10.0, 10.0, 0.0, None, None]
+        responses, group = [answer("a")] * 9, [7, 7, 7, 3, 3, 3, 5, 5, 5]
+        found = logged(Scores(values), responses, group)
+        assert found["train/reward_std"] == pytest.approx((2.0 + 0.0) / 2), "a group with one scored response has none"
+        shuffled = torch.randperm(9, generator=torch.Generator().manual_seed(0)).tolist()
+        again = logged(Scores([values[i] for i in shuffled]), responses, [group[i] for i in shuffled])
+        assert again["train/reward_std"] == pytest.approx(found["train/reward_std"])
+
+    def test_equal_rewards_have_exactly_none(self) -> None:
+        assert logged(Scores([0.1] * 3), [answer("a")] * 3, [0, 0, 0])["train/reward_std"] == 0.0
+
+    def test_all_correct_and_all_wrong(self) -> None:
+        correct = [True, None, False, None, True, False, None, None]
+        found = logged(Scores([0.0] * 8, correct=correct), [answer("a")] * 8, [0, 0, 1, 1, 2, 2, 3, 3])
+        assert found["train/all_correct_fraction"] == found["train/all_wrong_fraction"] == pytest.approx(1 / 3)
+        assert "train/all_wrong_fraction" not in logged(Scores([0.0] * 2), [answer("a")] * 2, [0, 0])

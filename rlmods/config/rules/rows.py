@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from rlmods.config.plan import Plan
+from rlmods.reward import BySource
+from rlmods.types import UserError
 
 
 def ptx(plan: Plan) -> str | None:
@@ -28,12 +30,31 @@ def prompts(plan: Plan) -> str | None:
     return f"batch.prompts={plan.batch.prompts}, but the data has {count} prompts: type batch.prompts={count}"
 
 
+def sources(plan: Plan) -> str | None:
+    reward, prompts = plan.parts.get("reward"), (*plan.splits.train, *plan.splits.val)
+    names = {prompt.source for prompt in prompts if prompt.source is not None}
+    if same := sorted(names & set(getattr(reward, "terms", {}))):
+        return f"the source {same[0]} has the name of a term of the reward, and so have their metrics: rename it, data.sources.NAME"
+    if not isinstance(reward, BySource):
+        return None
+    for prompt in prompts:
+        try:
+            reward.for_prompt(prompt)
+        except UserError as error:
+            return str(error)
+    if unused := sorted(reward.rewards.keys() - names):
+        return f"reward.rewards.{unused[0]} grades nothing, the sources of the data are {', '.join(sorted(names))}: drop it"
+    return None
+
+
 def answers(plan: Plan) -> str | None:
     for group in ("reward", "judge"):
-        if not getattr(plan.parts.get(group), "needs_answer", False):
+        part = plan.parts.get(group)
+        if not getattr(part, "needs_answer", False):
             continue
         for prompt in (*plan.splits.train, *plan.splits.val):
-            if prompt.answer is None:
+            needed = not isinstance(part, BySource) or getattr(part.for_prompt(prompt), "needs_answer", False)
+            if prompt.answer is None and needed:
                 option = f"{group}={plan.choices.get(group)}"
                 other = "" if plan.algorithm.samples_responses else ", or reward=format, as it is for validation only"
                 return f"{option} needs gold answers, but prompt {prompt.id} has none: type data.answer=COLUMN{other}"

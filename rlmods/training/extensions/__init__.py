@@ -5,6 +5,7 @@ from rlmods.training.extensions.early_stopping import EarlyStopping
 from rlmods.training.extensions.entropy_control import EntropyControl
 from rlmods.training.extensions.expert_routing import ExpertRouting
 from rlmods.training.extensions.moving_reference import MovingReference
+from rlmods.training.extensions.prompt_retirement import PromptRetirement
 from rlmods.training.extensions.ptx import PTX
 from rlmods.training.extensions.replay import Replay
 from rlmods.training.extensions.reward_model_refresh import RewardModelRefresh
@@ -17,6 +18,7 @@ __all__ = [
     "ExpertRouting",
     "Extension",
     "MovingReference",
+    "PromptRetirement",
     "Replay",
     "RewardModelRefresh",
     "UpdateKL",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from rlmods.types import Experience, Response, Totals
+from rlmods.types import Experience, Response, Scores, Totals
 
 if TYPE_CHECKING:
     from rlmods.policy.base import PolicyOutput
@@ -37,6 +37,9 @@ class Extension:
     def on_responses(self, responses: Sequence[Response]) -> None:
         """Called with all sampled responses, prompt-major, before they are graded."""
 
+    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
+        """Called with all sampled responses, prompt-major, and their scores."""
+
     def before_update(self, batch: Experience) -> Experience:
         """Return the rows to train on, given those of this iteration."""
         return batch
@@ -61,6 +64,9 @@ class Extension:
 
     def before_iteration_end(self) -> None:
         """Called before the metrics of the iteration are computed, also if it made no optimizer step."""
+
+    def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
+        """Called on the first rank with the responses of an alert of the hacking monitor, rows of the sample log; last in an iteration."""
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         """Called with the metrics of the iteration, which are equal on all ranks."""

@@ -16,6 +16,7 @@ from rlmods.protocols import Judge
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter
+from rlmods.training.offenders import offender_pairs
 from rlmods.training.preference_batch import candidate_scores, collate_preferences
 from rlmods.training.rank_state import reshard
 from rlmods.training.response_ranking import group_by_prompt, rank_responses
@@ -44,6 +45,7 @@ class RewardModelRefresh(Extension):
         epochs: int,
         rows: int,
         replay: float,
+        offenders: float = 0.0,
     ) -> None:
         """
         Args:
@@ -53,14 +55,17 @@ class RewardModelRefresh(Extension):
             prompts: prompts judged in a round, the same number in each of its iterations.
             rows: prompts of one optimizer step.
             replay: fraction of older rankings among those trained on, below 1.
+            offenders: fraction of pairs with offenders of the hacking monitor among them.
         """
         self.networks, self.judge, self.ranking = networks, judge, ranking
-        self.every, self.lr, self.epochs, self.rows, self.replay = every, lr, epochs, rows, replay
+        self.every, self.lr, self.epochs, self.rows, self.replay, self.offender_fraction = every, lr, epochs, rows, replay, offenders
         self.prompts_per_iteration = -(-prompts // every)
         self.fresh: list[Prompt] = []
         """Rankings of this round on this rank, in `meta`."""
         self.history: list[Prompt] = []
         """Rankings of earlier rounds on all ranks."""
+        self.offenders: list[Prompt] = []
+        """Pairs with offenders of the hacking monitor since the run began, on this rank."""
         self.trained = False
         """True once the reward models have been trained."""
 
@@ -69,6 +74,15 @@ class RewardModelRefresh(Extension):
         with loop.timer("judge"):
             groups = group_by_prompt(responses, loop.batch.samples)
             self.collect(groups[: -(-self.prompts_per_iteration // loop.ranks.world_size)], loop.meter)
+
+    def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
+        for pair in offender_pairs(offenders, self.loop.samples) if self.offender_fraction else ():
+            better, worse = pair["candidates"]
+            meta = {"candidates": (better["text"], worse["text"]), "ranks": (0, 1)}
+            meta["finished"] = (better["finish"] == "stop", worse["finish"] == "stop")
+            is_text = isinstance(pair["prompt"], str)
+            question = {"text": pair["prompt"]} if is_text else {"messages": pair["prompt"]}
+            self.offenders.append(Prompt(id=pair["id"], meta=meta, **question))
 
     def before_iteration_end(self) -> None:
         if (self.loop.iteration + 1) % self.every == 0:
@@ -89,19 +103,23 @@ class RewardModelRefresh(Extension):
     def end_round(self, generator: torch.Generator, token_budget: int) -> dict[str, float]:
         """Train on the rankings of the round. Every rank makes the same steps on the rankings of all ranks.
 
-        Returns metrics: `pairs`, `pair_accuracy` before training, `replayed_fraction`, `loss`.
+        Returns metrics: `pairs`, `pair_accuracy` before training, `replayed_fraction`, `offender_fraction` if there can be any, `loss`.
         """
         fresh = [row for rank in all_gather(self.fresh) for row in rank]
         self.fresh = []
         if not fresh:
             return {"pairs": 0.0}
-        num_older = round(self.replay / (1 - self.replay) * len(fresh))
-        older = [self.history[i] for i in torch.randperm(len(self.history), generator=generator)[:num_older].tolist()]
+        offenders = [row for rank in all_gather(self.offenders) for row in rank]
+        total = len(fresh) / (1 - self.replay - self.offender_fraction)
+        older = draw(self.history, round(self.replay * total), generator)
+        offenders = draw(offenders, round(self.offender_fraction * total), generator) if self.offender_fraction else []
         self.history += fresh
-        metrics = [self.fit(network, fresh, older, generator, token_budget) for network in self.networks()]
+        metrics = [self.fit(network, fresh, [*older, *offenders], generator, token_budget) for network in self.networks()]
         self.trained = True
         mean = {name: sum(x[name] for x in metrics) / len(metrics) for name in metrics[0]}
-        return mean | {"replayed_fraction": len(older) / (len(fresh) + len(older))}
+        num_rows = len(fresh) + len(older) + len(offenders)
+        mean["replayed_fraction"] = len(older) / num_rows
+        return mean | ({"offender_fraction": len(offenders) / num_rows} if self.offender_fraction else {})
 
     def fit(
         self, network: ScalarModel, fresh: list[Prompt], older: list[Prompt], generator: torch.Generator, token_budget: int
@@ -159,11 +177,17 @@ class RewardModelRefresh(Extension):
             network.load_state_dict(weights)
             network.metadata["offset"] = offset
 
-    def rank_state(self) -> list[dict[str, Any]]:
-        return [asdict(row) for row in self.fresh]
+    def rank_state(self) -> dict[str, Any]:
+        return {"fresh": [asdict(row) for row in self.fresh], "offenders": [asdict(row) for row in self.offenders]}
 
-    def load_rank_states(self, states: Sequence[Sequence[Mapping[str, Any]]], rank: int, world_size: int) -> None:
-        self.fresh = [Prompt(**row) for row in reshard(states, rank, world_size)]
+    def load_rank_states(self, states: Sequence[Mapping[str, Any]], rank: int, world_size: int) -> None:
+        self.fresh = [Prompt(**row) for row in reshard([state["fresh"] for state in states], rank, world_size)]
+        self.offenders = [Prompt(**row) for row in reshard([state["offenders"] for state in states], rank, world_size)]
+
+
+def draw(rows: Sequence[Prompt], count: int, generator: torch.Generator) -> list[Prompt]:
+    """Return `count` rows at random, without repetition; fewer if there are not enough."""
+    return [rows[i] for i in torch.randperm(len(rows), generator=generator)[:count].tolist()]
 
 
 def batches(network: ScalarModel, rows: Sequence[Prompt], token_budget: int) -> Iterator[PreferenceBatch]:

@@ -1,0 +1,110 @@
+"""Rewards by source of the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from rlmods.reward.weighted_sum import run_reward
+from rlmods.types import Prompt, Response, Scores, UserError, suggest
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class BySource:
+    """Grade each response by the reward of its prompt's `source`, the name of a data set in a mixture.
+
+    Each reward gets the responses of its own rows in one call. Terms and counts keep their names behind that of the source,
+    `<source>/<name>`; columns of the same name are one column. Correctness is None where the reward reports none or only monitors it
+    (`Scores.monitored`); a monitor's scores are among the terms. What a response gets does not depend on the other responses of the call,
+    unless its own reward compares them.
+
+    Raises: UserError without rewards, and for a prompt whose source has none.
+    """
+
+    rewards: Mapping[str, Callable[[Sequence[Response]], Any]] = field(default_factory=dict)
+    """Rewards by source, each an option of `reward`. In YAML, `_convert_: all` keeps Hydra from treating them as configuration."""
+
+    def __post_init__(self) -> None:
+        if not self.rewards:
+            raise UserError("reward=by_source needs rewards: type +reward@reward.rewards.NAME=OPTION for each source of the data")
+        for name, reward in self.rewards.items():
+            if not callable(reward):
+                raise UserError(f"reward.rewards.{name}: is no reward: type +reward@reward.rewards.{name}=OPTION")
+
+    @property
+    def needs_answer(self) -> bool:
+        """True if any of the rewards reads the gold answer; `for_prompt` returns the one that grades a prompt."""
+        return any(getattr(reward, "needs_answer", False) for reward in self.rewards.values())
+
+    @property
+    def gives_steps(self) -> bool:
+        """True if any of the rewards gives rewards by step; those of the others end a single step."""
+        return any(getattr(reward, "gives_steps", False) for reward in self.rewards.values())
+
+    @property
+    def needs_group(self) -> bool:
+        """True if any of the rewards compares the responses to one prompt."""
+        return any(getattr(reward, "needs_group", False) for reward in self.rewards.values())
+
+    def for_prompt(self, prompt: Prompt) -> Any:
+        """Return the reward that grades responses to `prompt`.
+
+        Raises:
+            UserError: there is none.
+        """
+        if prompt.source is None:
+            advice = "type data=mixture, or data.source=COLUMN"
+            raise UserError(f"reward=by_source grades by the source of a prompt, but prompt {prompt.id} has none: {advice}")
+        if prompt.source not in self.rewards:
+            advice = f"{suggest(prompt.source, self.rewards)} or type +reward@reward.rewards.{prompt.source}=OPTION"
+            raise UserError(f"reward=by_source has no reward for the source {prompt.source!r} of prompt {prompt.id}: {advice}")
+        return self.rewards[prompt.source]
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Check that the reward of the prompt's source can grade responses to it.
+
+        Raises:
+            ValueError: it cannot.
+        """
+        reward = self.for_prompt(prompt)
+        if hasattr(reward, "check_prompt"):
+            reward.check_prompt(prompt)
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        rows: dict[str, list[int]] = {}
+        for row, response in enumerate(responses):
+            self.for_prompt(response.prompt)
+            rows.setdefault(str(response.prompt.source), []).append(row)
+        parts = {name: run_reward(name, self.rewards[name], [responses[row] for row in own]) for name, own in rows.items()}
+
+        def merge(columns: Iterable[tuple[str, Sequence[T]]]) -> list[T | None]:
+            """Return one column, given those of some sources."""
+            merged: list[T | None] = [None] * len(responses)
+            for name, values in columns:
+                for row, value in zip(rows[name], values, strict=True):
+                    merged[row] = value
+            return merged
+
+        def token_rewards(part: Scores, own: Sequence[int]) -> Sequence[Sequence[float | None]]:
+            """Return the token rewards of a source; a score without any is on the last token."""
+            if part.tokens is not None:
+                return part.tokens
+            lengths = (len(responses[row].tokens) for row in own)
+            return [[*[None] * (n - 1), value] if n else [] for n, value in zip(lengths, part.values, strict=True)]
+
+        correct = [(name, part.correct) for name, part in parts.items() if part.correct is not None and not part.monitored]
+        columns = sorted({column for part in parts.values() for column in part.columns})
+        gives_tokens = self.gives_steps or any(part.tokens is not None for part in parts.values())
+        return Scores(
+            values=merge((name, part.values) for name, part in parts.items()),
+            correct=merge(correct),
+            terms={f"{name}/{term}": merge([(name, values)]) for name, part in parts.items() for term, values in part.terms.items()},
+            counts={f"{name}/{count}": value for name, part in parts.items() for count, value in part.counts.items()},
+            columns={
+                column: merge((name, part.columns[column]) for name, part in parts.items() if column in part.columns) for column in columns
+            },
+            tokens=[x or [] for x in merge((name, token_rewards(parts[name], rows[name])) for name in parts)] if gives_tokens else None,
+        )

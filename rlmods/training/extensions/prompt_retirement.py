@@ -1,0 +1,56 @@
+"""Retirement of prompts that are always or never solved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlmods.data.pools import DifficultyPools
+from rlmods.distributed.collectives import all_gather
+from rlmods.training.extensions.base import Extension
+from rlmods.training.response_ranking import group_by_prompt
+from rlmods.types import Response, Scores, UserError
+
+
+class PromptRetirement(Extension):
+    """Leave prompts that are always or never solved out of the passes over the data that begin later, and bring some of them back
+    (`DifficultyPools`).
+
+    Logs `train/num_retired`, the prompts that are retired, and `train/num_brought_back` in this iteration."""
+
+    def __init__(self, solved_after: int | None, unsolved_after: int | None, bring_back: float) -> None:
+        self.pools = DifficultyPools(solved_after, unsolved_after, bring_back)
+        self._num_logged = 0
+
+    def on_fit_start(self) -> None:
+        self.loop.trainer.datamodule.pools = self.pools
+
+    def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
+        """Count the solved prompts of all ranks.
+
+        Raises:
+            UserError: the reward does not report correctness.
+        """
+        if scores.correct is None or scores.monitored:
+            advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
+            raise UserError(f"prompts are retired by the correctness of responses, which this reward does not report: {advice}")
+        groups = group_by_prompt(list(zip(responses, scores.correct, strict=True)), self.loop.batch.samples)
+        occurrences = [
+            (group[0][0].prompt.id, sum(bool(correct) for _, correct in group), sum(correct is not None for _, correct in group))
+            for group in groups
+        ]
+        for rank in all_gather(occurrences):
+            for occurrence in rank:
+                self.pools.update(*occurrence)
+
+    def before_iteration_end(self) -> None:
+        self.loop.meter.mean("train/num_retired", float(len(self.pools.retired)))
+        self.loop.meter.mean("train/num_brought_back", float(self.pools.num_brought_back - self._num_logged))
+        self._num_logged = self.pools.num_brought_back
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.pools.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.pools.load_state_dict(state)
+        self._num_logged = self.pools.num_brought_back

@@ -1,0 +1,158 @@
+"""Mixtures of data sets."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import chain, count, islice, repeat
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rlmods.data import Arithmetic, Jsonl, Mixture, PromptLoader, Splits
+from rlmods.data.stream import Interleaving
+from rlmods.types import Prompt, UserError
+
+
+def part(num_train: int, num_val: int = 2) -> Callable[[], Splits]:
+    """Data set whose ids are those of any other."""
+    rows = [Prompt(id=str(i), text=f"{i}?") for i in range(num_train + num_val)]
+    return lambda: Splits(rows[num_val:], rows[:num_val])
+
+
+def stream(splits: Splits, batch_size: int, num_batches: int, rank: int = 0, world_size: int = 1, seed: int = 0) -> list[list[Prompt]]:
+    loader = PromptLoader(splits.train, batch_size, seed, rank, world_size, splits.weights)
+    return list(islice(chain.from_iterable(repeat(loader)), num_batches))
+
+
+def greedy(weights: dict[str, float], length: int) -> list[tuple[str, int]]:
+    """Slow reference: each position goes to the source with the earliest next item."""
+    total, taken, order = sum(weights.values()), dict.fromkeys(weights, 0), []
+    for _ in range(length):
+        name = min(weights, key=lambda name: (taken[name] + 0.5) / (weights[name] / total))
+        order.append((name, taken[name]))
+        taken[name] += 1
+    return order
+
+
+class TestInterleaving:
+    @settings(max_examples=80, deadline=None)
+    @given(st.lists(st.integers(1, 50), min_size=1, max_size=5), st.integers(1, 120))
+    def test_equals_the_loop(self, weights: list[int], length: int) -> None:
+        named = {str(i): float(weight) for i, weight in enumerate(weights)}
+        interleaving = Interleaving(named)
+        assert [interleaving(position) for position in range(length)] == greedy(named, length)
+
+    def test_far_positions_have_the_right_shares(self) -> None:
+        interleaving = Interleaving({"a": 3.0, "b": 1.0, "c": 0.37})
+        name, index = interleaving(10**9)
+        assert abs(index / 10**9 - interleaving.shares[name]) < 1e-8
+
+    @pytest.mark.parametrize("start", [0, 17, 1000])
+    def test_every_stretch_has_the_shares(self, start: int) -> None:
+        interleaving = Interleaving({"a": 5.0, "b": 2.0, "c": 1.0})
+        counts = Counter(interleaving(position)[0] for position in range(start, start + 80))
+        assert all(abs(counts[name] - 80 * share) <= 1 for name, share in interleaving.shares.items())
+
+
+class TestSplits:
+    def test_ids_are_unique_and_sources_are_named(self) -> None:
+        splits = Mixture({"x": part(5), "y": part(3)}, {"y": 2.0})()
+        assert [prompt.id for prompt in splits.train] == ["x/2", "y/2", "x/3", "y/3", "x/4", "y/4", "x/5", "x/6"]
+        assert all(prompt.id.startswith(f"{prompt.source}/") for prompt in (*splits.train, *splits.val))
+        assert splits.weights == {"x": 1.0, "y": 2.0}
+
+    def test_first_prompts_are_of_all_sources(self) -> None:
+        splits = Mixture({"x": part(5, 4), "y": part(3, 2), "z": part(3, 0)})()
+        assert [prompt.source for prompt in splits.val] == ["x", "y", "x", "y", "x", "x"]
+
+    @pytest.mark.parametrize(
+        ("mixture", "message"),
+        [
+            (Mixture(), r"data=mixture needs data sets; type \+data@data.sources.NAME=OPTION"),
+            (Mixture({"x": part(3)}, {"y": 1.0}), r"data.weights.y: no such data set; choose from x"),
+            (Mixture({"x": part(3)}, {"x": 0.0}), r"data.weights.x=0.0: must be above 0; .*type ~data.sources.x"),
+            (Mixture({"x": part(3)}, {"x": True}), r"data.weights.x=True: must be above 0"),
+            (Mixture({"x": Arithmetic(level=9)}), r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5"),
+            (Mixture({"x": Jsonl()}), r"data.sources.x: data=jsonl needs a file; type data.sources.x.train=FILE"),
+            (Mixture({"x": Mixture({"y": part(3)})}), r"data.sources.x: a mixture cannot be part of a mixture"),
+            (Mixture({"x": "arithmetic"}), r"data.sources.x: is no data set; type \+data@data.sources.x=OPTION"),  # type: ignore[dict-item]
+        ],
+    )
+    def test_errors(self, mixture: Mixture, message: str) -> None:
+        with pytest.raises(UserError, match=f"^{message}") as error:
+            mixture()
+        assert "\n" not in str(error.value)
+
+
+class TestStream:
+    SPLITS = Mixture({"x": part(7), "y": part(4), "z": part(30)}, {"x": 2.0, "y": 1.0, "z": 1.0})()
+
+    def test_every_batch_has_the_shares_and_every_pass_all_prompts(self) -> None:
+        batches = stream(self.SPLITS, 8, 14)
+        assert all(Counter(prompt.source for prompt in batch) == {"x": 4, "y": 2, "z": 2} for batch in batches)
+        flat = list(chain.from_iterable(batches))
+        for source, size in (("x", 7), ("y", 4)):
+            own = [prompt for prompt in flat if prompt.source == source]
+            for number in range(3):
+                one = own[number * size : (number + 1) * size]
+                assert len({prompt.id for prompt in one}) == size
+                assert {prompt.time for prompt in one} == {number}
+
+    def test_depends_on_the_seed_only(self) -> None:
+        ids = [[[prompt.id for prompt in batch] for batch in stream(self.SPLITS, 6, 9, seed=seed)] for seed in (0, 0, 1)]
+        assert ids[0] == ids[1] != ids[2]
+
+    def test_ranks_split_the_batches(self) -> None:
+        parts = zip(*(stream(self.SPLITS, 6, 9, rank, 2) for rank in range(2)), strict=True)
+        assert [list(chain.from_iterable(part)) for part in parts] == stream(self.SPLITS, 6, 9)
+
+    @pytest.mark.parametrize("before", [0, 1, 5])
+    def test_resumes_at_the_next_prompt(self, before: int) -> None:
+        first, second = (PromptLoader(self.SPLITS.train, 6, 3, weights=self.SPLITS.weights) for _ in range(2))
+        straight = list(islice(chain.from_iterable(repeat(first)), before))
+        second.load_state_dict(first.state_dict())
+        resumed = list(islice(chain.from_iterable(repeat(second)), 5))
+        assert straight + resumed == stream(self.SPLITS, 6, before + 5, seed=3)
+
+    def test_other_weights_are_other_data(self) -> None:
+        state = PromptLoader(self.SPLITS.train, 6, weights=self.SPLITS.weights).state_dict()
+        with pytest.raises(UserError, match="the data changed between save and resume"):
+            PromptLoader(self.SPLITS.train, 6, weights={"x": 1.0, "y": 1.0, "z": 1.0}).load_state_dict(state)
+
+
+class TestSourceColumn:
+    def write(self, path: Path, *rows: dict[str, Any]) -> str:
+        path.write_text("\n".join(json.dumps(row) for row in rows))
+        return str(path)
+
+    def test_of_a_file(self, tmp_path: Path) -> None:
+        file = self.write(
+            tmp_path / "x.jsonl", {"prompt": "1+1=", "answer": 2, "kind": "sums"}, {"prompt": "Hi", "answer": None, "kind": "talk"}
+        )
+        first, second = Jsonl(file, source="kind", num_val=0)().train
+        assert (first.source, first.answer, second.source, second.answer) == ("sums", "2", "talk", None)
+        assert first.meta == {}
+
+    def test_a_row_without_one(self, tmp_path: Path) -> None:
+        file = self.write(tmp_path / "x.jsonl", {"prompt": "1+1=", "answer": 2})
+        with pytest.raises(UserError, match=r'no column "kind"; .*type data.source='):
+            Jsonl(file, source="kind", num_val=0)()
+
+    def test_changed_sources_are_changed_data(self) -> None:
+        rows = [Prompt(id=str(i), text="x", source="a") for i in range(3)]
+        state = PromptLoader(rows, 1).state_dict()
+        with pytest.raises(UserError, match="the data changed"):
+            PromptLoader([replace(row, source="b") for row in rows], 1).load_state_dict(state)
+
+
+def test_a_stream_of_one_source_is_not_changed_by_a_weight() -> None:
+    """Passes are those of the single data set, apart from the names."""
+    splits = Mixture({"x": part(6)}, {"x": 0.3})()
+    batches = stream(splits, 4, 6)
+    assert [prompt.time for prompt in chain.from_iterable(batches)] == [number // 6 for number in islice(count(), 24)]
