@@ -28,7 +28,8 @@ class Advantage(Protocol):
 @runtime_checkable
 class Ratio(Protocol):
     """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised. An attribute `level` other than `"token"`
-    declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect."""
+    declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect. A class attribute
+    `needs_old_logprobs = True` declares the further argument `old_logprobs` [N, T]: log pi_old of each token."""
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
 

@@ -350,7 +350,8 @@ class PolicyGradient(Learner):
         logprobs, entropy, values = output.logprobs, output.entropy, output.values
         old_logprobs = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
         log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
-        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
+        options = {"old_logprobs": old_logprobs} if getattr(self.ratio, "needs_old_logprobs", False) else {}
+        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         objective = surrogate.objective
         if c:
             objective = objective + c * entropy

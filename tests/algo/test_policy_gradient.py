@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, ReinforcePP
+from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, MaxRL, NStep, ReinforcePP
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
-from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
@@ -39,6 +39,8 @@ LOSSES = {
     "entropy": {"entropy_coefficient": 0.1},
     "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
     "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
+    "max_rl": {"advantage": MaxRL(), "ratio": TOPR()},
+    "n_step": {"advantage": NStep(2), "critic": Separate(), "ratio": DPPO(high=1e-3, low=1e-3)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 
@@ -130,7 +132,7 @@ class TestFirstMinibatch:
 
     def test_every_clip_coincides_on_policy(self):
         want = gradients(made := learner(), batch := collected(made))
-        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean())
+        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean(), TOPR(), DPPO())
         for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), *others):
             made.ratio = ratio
             close(gradients(made, batch), want)
