@@ -18,7 +18,9 @@ from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
 class Advantage(Protocol):
     """Estimates advantages from rewards. Class attributes declare what it needs: `needs_values = True` a critic; `needs_group = True` more
     than one response per prompt; `needs_greedy = True` the reward of the greedy response to each prompt, passed as `values` on every token
-    of the prompt's responses; `needs_steps = True` rewards by step, and the argument `steps`: bool [N, T], True where a step ends."""
+    of the prompt's responses; `needs_steps = True` rewards by step, and the argument `steps`: bool [N, T], True where a step ends;
+    `needs_outcomes = True` in addition the argument `outcomes` [N], the rewards per response, which are then not in `rewards` (NaN: none);
+    `needs_terms = True` the arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and `weights` [K]."""
 
     def __call__(
         self, rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"], values: Float[Tensor, "N T"] | None

@@ -3,6 +3,7 @@
 from rlmods.advantage.accept import Accept
 from rlmods.advantage.ema import EMA
 from rlmods.advantage.gae import GAE
+from rlmods.advantage.gdpo import GDPO
 from rlmods.advantage.greedy import Greedy
 from rlmods.advantage.group_mean import GroupMean
 from rlmods.advantage.group_norm import GroupNorm
@@ -16,6 +17,7 @@ from rlmods.advantage.rloo import RLOO
 __all__ = [
     "EMA",
     "GAE",
+    "GDPO",
     "RLOO",
     "Accept",
     "Greedy",

@@ -17,7 +17,7 @@ from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate, optional, reward_terms
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
 from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
@@ -196,7 +196,7 @@ class PolicyGradient(Learner):
         if getattr(self.advantage, "needs_greedy", False):
             batch = self.add_greedy_baseline(batch, prompts)
         with self.timer("score"):
-            batch = self.estimate_advantages(batch)
+            batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.samples += sample_rows(responses, scores, batch, selected, self.iteration + 1)
@@ -211,6 +211,8 @@ class PolicyGradient(Learner):
         if self.reward_scale is not None:
             self.reward_scale.update(scores.values, self.ranks)
         scaled = replace(scores, values=self.scale(scores.values))
+        if getattr(self.advantage, "needs_outcomes", False) and scores.step_tokens is not None:
+            scaled = replace(scaled, tokens=scores.step_tokens)
         batch = collate(responses, scaled, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.is_mixture:
             batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
@@ -239,7 +241,7 @@ class PolicyGradient(Learner):
         mask = batch.mask & usable
         return replace(batch, mask=mask, values=torch.where(mask, baseline, 0.0))
 
-    def estimate_advantages(self, batch: Experience) -> Experience:
+    def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Add values, reference log-probabilities and advantages; subtract a KL in the reward (`kl.where`)."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
@@ -255,15 +257,23 @@ class PolicyGradient(Learner):
                 self.meter.mean("train/kl_ref", kl, batch.mask)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
-        if getattr(self.advantage, "needs_steps", False):
-            if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
-            credit = self.advantage(*inputs, steps=batch.steps)  # type: ignore[call-arg]
-        else:
-            credit = self.advantage(*inputs)
+        credit = self.advantage(*inputs, **self.advantage_options(batch, scores))
         if credit.returns is not None and batch.values is not None:
             log_critic(self.meter, credit.returns, batch.values, batch.mask, self.ranks)
         return replace(batch, advantages=credit.advantages, returns=credit.returns)
+
+    def advantage_options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
+        """Return the further arguments that the advantage estimator declares (`rlmods.protocols.Advantage`)."""
+        options: dict[str, Tensor] = {}
+        if getattr(self.advantage, "needs_steps", False):
+            if batch.steps is None:
+                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
+            options["steps"] = batch.steps
+        if getattr(self.advantage, "needs_outcomes", False):
+            options["outcomes"] = optional(scores.outcomes or [None] * len(scores))
+        if getattr(self.advantage, "needs_terms", False):
+            options["terms"], options["weights"] = reward_terms(scores)
+        return {name: x.to(self.device) for name, x in options.items()}
 
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.

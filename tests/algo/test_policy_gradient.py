@@ -7,12 +7,13 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, MaxRL, NStep, ReinforcePP
+from rlmods.advantage import EMA, GAE, GDPO, RLOO, Accept, Greedy, GroupMean, GroupNorm, MaxRL, NStep, Process, ReinforcePP
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
 from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.reward import WeightedSum
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.evaluation import Validation
@@ -40,6 +41,7 @@ LOSSES = {
     "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
     "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
     "max_rl": {"advantage": MaxRL(), "ratio": TOPR()},
+    "gdpo": {"advantage": GDPO()},
     "n_step": {"advantage": NStep(2), "critic": Separate(), "ratio": DPPO(high=1e-3, low=1e-3)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
@@ -173,6 +175,44 @@ class TestMasks:
         ended = last < 25
         assert 0 < int(ended.sum()) < len(batch)
         assert batch.mask[rows, batch.lengths - 1].all()
+
+
+def two_terms(responses):
+    """An even first token, and the number of tokens; the latter abstains on some responses."""
+    return [None if i % 5 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]
+
+
+class TestRewardParts:
+    def test_terms_and_weights_reach_the_estimator(self):
+        reward = WeightedSum(
+            {"even": {"reward": even}, "tokens": {"reward": two_terms, "weight": 0.1}, "gold": {"reward": even, "weight": 0}}
+        )
+        made = learner(advantage=GDPO(), reward=reward)
+        batch = collected(made)
+        responses = [tokens[mask] for tokens, mask in zip(batch.tokens, batch.mask, strict=True)]
+        columns = [[float(x[0] % 2 == 0) for x in responses], [math.nan if i % 5 == 0 else float(len(x)) for i, x in enumerate(responses)]]
+        want = GDPO()(batch.rewards, batch.mask, batch.group, None, torch.tensor(columns).T, torch.tensor([1.0, 0.1])).advantages
+        torch.testing.assert_close(batch.advantages, want)
+        assert want.abs().max() > 0.1
+
+    def test_a_reward_without_terms_is_one_term(self):
+        batch = collected(learner(advantage=GDPO()))
+        plain = GroupNorm()(batch.rewards, batch.mask, batch.group).advantages
+        scale = (batch.advantages / plain)[plain != 0]
+        torch.testing.assert_close(scale, scale[:1].expand_as(scale))
+
+    def test_outcomes_are_apart_from_steps(self):
+        def steps(responses):
+            rewards = [[float(t % 3) for t in r.tokens] for r in responses]
+            return Scores([sum(row) for row in rewards], tokens=rewards)
+
+        reward = WeightedSum({"steps": {"reward": steps}, "even": {"reward": even, "weight": 50.0}})
+        apart = collected(learner(advantage=Process(outcome_weight=2.0), reward=reward))
+        merged = collected(learner(advantage=Process(), reward=reward))
+        alone = collected(learner(advantage=Process(), reward=WeightedSum({"steps": {"reward": steps}})))
+        outcome = collected(learner(advantage=GroupNorm(), reward=even))
+        torch.testing.assert_close(apart.advantages, alone.advantages + 2 * outcome.advantages)
+        assert not torch.allclose(apart.advantages, merged.advantages, atol=0.1)
 
 
 class TestKL:

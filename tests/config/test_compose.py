@@ -209,6 +209,11 @@ RULES = {
     "steps": [
         (("algo=grpo", "advantage=process"), "advantage=process needs a reward for each step, but reward=math returns one per response"),
         (("algo=rloo", "advantage=process"), "a KL in the reward would have no effect: type kl=loss"),
+        (("algo=rloo", "advantage=gdpo"), "only the rewards of terms, so a KL in the reward would have no effect: type kl=loss"),
+        (
+            ("algo=grpo", "advantage=process_outcome", "reward=process", "reward.terms.process.reward.model=an/other"),
+            "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, or advantage=process",
+        ),
     ],
     "preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "but they are sampled: type algo.reference=live"),
@@ -244,6 +249,7 @@ RULES = {
     ],
     "reward_scaling": [
         (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
+        (("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"), "but advantage=gdpo reads its terms: drop them"),
         (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
         (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),

@@ -29,14 +29,19 @@ def critic(plan: Plan) -> str | None:
 
 
 def steps(plan: Plan) -> str | None:
-    if not getattr(plan.parts.get("advantage"), "needs_steps", False):
-        return None
-    option = plan.choices.get("advantage")
-    if plan.parts["kl"].where == "reward" and plan.parts["kl"].coefficient > 0:
-        return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
-    if not getattr(plan.parts["reward"], "gives_steps", False):
-        reward = plan.choices.get("reward")
+    advantage, option = plan.parts.get("advantage"), plan.choices.get("advantage")
+    needs_steps = getattr(advantage, "needs_steps", False)
+    kind = "steps" if needs_steps else "terms" if getattr(advantage, "needs_terms", False) else None
+    if kind and plan.parts["kl"].where == "reward" and plan.parts["kl"].coefficient > 0:
+        return f"advantage={option} uses only the rewards of {kind}, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    reward = plan.choices.get("reward")
+    if needs_steps and not getattr(plan.parts["reward"], "gives_steps", False):
         return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
+    if getattr(advantage, "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
+        return (
+            f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps: "
+            "type reward.terms.gold.weight=1, or advantage=process"
+        )
     return None
 
 
@@ -47,6 +52,9 @@ def reward_scaling(plan: Plan) -> str | None:
         return (
             f"algo.normalize_reward and algo.clip_reward change rewards, but advantage={option} compares them with a threshold: drop them"
         )
+    if scaled and getattr(plan.parts.get("advantage"), "needs_terms", False):
+        option = plan.choices.get("advantage")
+        return f"algo.normalize_reward and algo.clip_reward change the total reward, but advantage={option} reads its terms: drop them"
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
     return None
