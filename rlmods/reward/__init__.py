@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
     from rlmods.reward.code import Code
+    from rlmods.reward.copying import Copying
     from rlmods.reward.cosine import Cosine
+    from rlmods.reward.diversity import Diversity
     from rlmods.reward.ensemble import Ensemble
     from rlmods.reward.format import Format
     from rlmods.reward.isolated import Isolated
@@ -33,7 +35,9 @@ __all__ = [
     "JSON",
     "Accuracy",
     "Code",
+    "Copying",
     "Cosine",
+    "Diversity",
     "Ensemble",
     "Format",
     "Isolated",
@@ -54,7 +58,9 @@ __all__ = [
 _MODULES = {
     "Accuracy": "accuracy",
     "Code": "code",
+    "Copying": "copying",
     "Cosine": "cosine",
+    "Diversity": "diversity",
     "Ensemble": "ensemble",
     "Format": "format",
     "Isolated": "isolated",
