@@ -65,6 +65,11 @@ class WeightedSum:
         return self._any_weighted("gives_steps")
 
     @property
+    def gives_tokens(self) -> bool:
+        """True if any term of non-zero weight spreads a reward over tokens."""
+        return self._any_weighted("gives_tokens")
+
+    @property
     def gives_outcomes(self) -> bool:
         """True if any term of non-zero weight gives one reward per response."""
         return any(self.weights[name] and not getattr(term["reward"], "gives_steps", False) for name, term in self.terms.items())

@@ -122,6 +122,26 @@ class TestFirstMinibatch:
             torch.testing.assert_close(old[known], want[known], rtol=0, atol=1e-5)
         assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(seen[0][2].sum())
 
+    def test_old_logprobs_reach_a_ratio_that_reads_them(self):
+        made, batch = off_policy()
+        seen = []
+
+        class Spy:
+            needs_old_logprobs = True
+
+            def __call__(self, log_ratio, advantages, mask, old_logprobs):
+                seen.extend(old_logprobs[mask].tolist())
+                return Unclipped()(log_ratio, advantages, mask)
+
+        made.ratio = Spy()
+        gradients(made, batch)
+        assert sorted(seen) == sorted(batch.old_logprobs[batch.mask].tolist())
+        seen.clear()
+        on_policy = replace(batch, old_logprobs=torch.full_like(batch.old_logprobs, math.nan))
+        gradients(made, on_policy)  # as on the first minibatch: those of the loss's own forward
+        logprobs = made.policy(batch.tokens, batch.mask).logprobs[batch.mask]
+        assert sorted(seen) == pytest.approx(sorted(logprobs.tolist()), abs=1e-5)
+
     def test_gradient_is_reinforce(self):
         made = learner()
         batch = collected(made)

@@ -186,6 +186,7 @@ class OldController:
         pass
 
 
+NEURAL = "reward.terms.neural.reward"
 RULES = {
     "protocols": [
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
@@ -249,6 +250,10 @@ RULES = {
     ],
     "reward_scaling": [
         (("algo=rft", "algo.normalize_reward=true"), "advantage=accept compares them with a threshold: drop them"),
+        (
+            ("algo=ppo", "reward=neural", f"{NEURAL}.model=an/other", f"{NEURAL}.spread=uniform", "algo.clip_reward=1"),
+            "but this reward is spread over tokens: drop them",
+        ),
         (("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"), "but advantage=gdpo reads its terms: drop them"),
         (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept compares them with a threshold: drop them"),
         (
@@ -272,6 +277,10 @@ RULES = {
         (("policy=hf", "policy.quantization=nf4"), "needs frozen weights: type adapter=lora, or policy.quantization=null"),
         (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "needs frozen weights: type policy.quantization=null"),
         (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate trains a full-precision copy"),
+    ],
+    "schedule": [
+        (("algo=sft", "schedule=kl_adaptive"), "which algo=sft does not have: type schedule=constant"),
+        (("algo=grpo", "schedule=kl_adaptive", "batch.minibatches=1"), "0 with one optimizer step an iteration: type batch.minibatches=4"),
     ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
@@ -419,7 +428,7 @@ class TestBeforeAnythingIsWritten:
             ("algo.fallback=wait", "algo.fallback=wait: must be one of train, skip, error"),
             ("algo.surplus=burn", "algo.surplus=burn: must be one of keep, drop"),
             ("algo=dpo algo.reference=none", "algo.reference=none: must be one of live, precomputed"),
-            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, max, min"),
+            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, weighted_sum, max, min"),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),
