@@ -94,8 +94,6 @@ class Scores(Sequence[float | None]):
     """`correct` is logged only; sampling filters use `values`."""
     terms: Mapping[str, Sequence[float | None]] = field(default_factory=dict)
     """Score of each term before weighting, by name."""
-    weights: Mapping[str, float] = field(default_factory=dict)
-    """Weights of the terms whose weighted sum `values` is; empty if the reward has no terms."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """Number of grading failures: `<term>/timeouts`, `<term>/errors`."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
@@ -106,6 +104,8 @@ class Scores(Sequence[float | None]):
     """`tokens` without the terms that give one reward per response; None if no term gives rewards by token."""
     outcomes: Sequence[float | None] | None = None
     """Weighted sum of the terms that give one reward per response, if others give rewards by token; else None."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the terms whose weighted sum `values` is; empty if the reward has no terms."""
 
     @overload
     def __getitem__(self, index: int) -> float | None: ...

@@ -22,7 +22,8 @@ class GDPO:
     GDPO, arXiv:2601.05242, equations 4 to 6. Normalising the sum instead (advantage=group_norm) gives combinations of rewards with
     different totals equal advantages, and terms of a small spread no influence. w are the weights of the terms,
     `reward.terms.NAME.weight`. The paper subtracts the mean of S, which is 0: S sums to 0 within each prompt. A response on which a term
-    abstains gets 0 from it. Exactly 0 for prompts on whose responses every term has equal scores."""
+    abstains gets 0 from it. Exactly 0 for prompts on whose responses every term has equal scores. sampling=dynamic selects
+    prompts by correctness: with sampling=fixed, those whose responses differ in another term only are trained on too."""
 
     eps: float = 1e-6
     """Added to the standard deviations; above 0."""
