@@ -21,14 +21,15 @@ class TOPR:
     falls with its probability, so that the objective is bounded and needs no KL penalty. pi_old is a constant that makes the value 0
     on-policy. `clipped` marks the tokens whose weight was clipped; they keep a gradient."""
 
-    level: Literal["sequence", "token"] = "sequence"
-    """sequence: one weight per response, from the product of its tokens' ratios (the paper). token: each token's own ratio."""
+    level: Literal["sequence_token", "token"] = "sequence_token"
+    """sequence_token: one weight per response, from the product of its tokens' ratios (the paper), and each token's own advantage. token:
+    each token's own ratio."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "ratio", {"level": (self.level in ("sequence", "token"), "sequence or token")})
+        check_bounds(self, "ratio", {"level": (self.level in ("sequence_token", "token"), "sequence_token or token")})
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
         d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
-        distance = (d.sum(1, keepdim=True).expand_as(d) if self.level == "sequence" else d).detach()
+        distance = (d.sum(1, keepdim=True).expand_as(d) if self.level == "sequence_token" else d).detach()
         weight = torch.where(advantages > 0, 1.0, distance.clamp(max=0.0).exp())
         return Surrogate(weight * advantages * d, (advantages < 0) & (distance > 0))

@@ -195,7 +195,7 @@ def topr(log_ratio: Tensor, advantages: Tensor, mask: Tensor, level: str) -> tup
     decided = set()
     for i, ts in enumerate(true_slots(mask)):
         for t in ts:
-            ratio = exp(sum(log_ratio[i, u].item() for u in (ts if level == "sequence" else [t])))
+            ratio = exp(sum(log_ratio[i, u].item() for u in (ts if level == "sequence_token" else [t])))
             if advantages[i, t] < 0 and ratio > 1:
                 decided.add((i, t))
             weight = 1.0 if advantages[i, t] > 0 else min(ratio, 1.0)
