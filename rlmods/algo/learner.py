@@ -152,7 +152,7 @@ class Learner(L.LightningModule):
         return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
 
     def end_iteration(self) -> None:
-        """Sync the rollout, step the schedule, log, validate if due, and stop after the last iteration."""
+        """Sync the rollout, update controllers, step the schedule, log, validate if due, and stop after the last iteration."""
         for extension in self.extensions:
             extension.before_iteration_end()
         if self.rollout is not None:

@@ -17,7 +17,7 @@ from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate, optional, reward_terms
+from rlmods.training.collate import collate, nan_for_none, reward_terms
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import PTX, EarlyStopping, EntropyControl, ExpertRouting, MovingReference, Replay, UpdateKL
 from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
@@ -270,7 +270,7 @@ class PolicyGradient(Learner):
                 raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
             options["steps"] = batch.steps
         if getattr(self.advantage, "needs_outcomes", False):
-            options["outcomes"] = optional(scores.outcomes or [None] * len(scores))
+            options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
         if getattr(self.advantage, "needs_terms", False):
             options["terms"], options["weights"] = reward_terms(scores)
         return {name: x.to(self.device) for name, x in options.items()}

@@ -212,6 +212,13 @@ RULES = {
         (("algo=rloo", "advantage=process"), "a KL in the reward would have no effect: type kl=loss"),
         (("algo=rloo", "advantage=gdpo"), "only the rewards of terms, so a KL in the reward would have no effect: type kl=loss"),
         (
+            (
+                *("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other"),
+                *(f"+reward.terms.rm.reward.{x}" for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")),
+            ),
+            "every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last",
+        ),
+        (
             ("algo=grpo", "advantage=process_outcome", "reward=process", "reward.terms.process.reward.model=an/other"),
             "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, or advantage=process",
         ),

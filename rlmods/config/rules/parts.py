@@ -37,6 +37,8 @@ def steps(plan: Plan) -> str | None:
     reward = plan.choices.get("reward")
     if needs_steps and not getattr(plan.parts["reward"], "gives_steps", False):
         return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
+    if needs_steps and getattr(plan.parts["reward"], "gives_tokens", False):
+        return f"advantage={option} would read every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last"
     if getattr(advantage, "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
         return (
             f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps: "
