@@ -98,7 +98,7 @@ class TestTuning:
     def test_overrides_compose(self) -> None:
         assert all(len(row) == 3 for row in self.ROWS)
         spans = {span for row in self.ROWS for span in re.findall(r"`([^`]+)`", row[2]) if "=" in span or span.startswith("~")}
-        assert len(spans) > 50
+        assert len(spans) > 40
         for span in sorted(spans):
             check_overrides(shlex.split(span))
 
