@@ -22,6 +22,8 @@ class Advantage(Protocol):
     - `needs_group = True`: more than one response per prompt.
     - `needs_greedy = True`: the reward of the greedy response to each prompt, passed as `values` on every token of the prompt's responses.
     - `needs_steps = True`: rewards by step, and the argument `steps`: bool [N, T], True where a step ends.
+    - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response, which are then not in `rewards` (NaN: none).
+    - `needs_terms = True`: the arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and `weights` [K].
     - `reads_correctness = True`: `rewards` are the scores by which `sampling` selects (unshaped correctness, or the total reward if the
       reward does not report it), without scaling and KL.
 
@@ -47,7 +49,7 @@ class Ratio(Protocol):
     """Maps log(pi / pi_old) and advantages to the objective of each token, which is maximised. An attribute `level` other than `"token"`
     declares that tokens are not weighted by their own ratios, so that changed expert routing has little effect; `"sequence"` also that all
     tokens of a response need the same advantage. An attribute `temperature` declares the temperature of the log-probabilities, if it is not
-    that of the rollout."""
+    that of the rollout. `needs_old_logprobs = True` declares the further argument `old_logprobs` [N, T]: log pi_old of each token."""
 
     def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
 

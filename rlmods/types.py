@@ -102,6 +102,12 @@ class Scores(Sequence[float | None]):
     """Additional columns of the sample log, N values each."""
     tokens: Sequence[Sequence[float | None]] | None = None
     """Reward of each response token, for rewards by step; `values` are their sums. None on tokens that end no step."""
+    step_tokens: Sequence[Sequence[float | None]] | None = None
+    """`tokens` without the terms that give one reward per response; None if no term gives rewards by token."""
+    outcomes: Sequence[float | None] | None = None
+    """Weighted sum of the terms that give one reward per response, if others give rewards by token; else None."""
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Weights of the terms whose weighted sum `values` is; empty if the reward has no terms."""
 
     @overload
     def __getitem__(self, index: int) -> float | None: ...

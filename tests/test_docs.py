@@ -88,6 +88,28 @@ class TestOneStep:
             assert (ROOT / path).exists(), path
 
 
+class TestTuning:
+    ROWS = tuple(
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (DOCS / "tuning.md").read_text().splitlines()
+        if line.startswith("| ") and not line.startswith("| symptom")
+    )
+
+    def test_overrides_compose(self) -> None:
+        assert all(len(row) == 3 for row in self.ROWS)
+        spans = {span for row in self.ROWS for span in re.findall(r"`([^`]+)`", row[2]) if "=" in span or span.startswith("~")}
+        assert len(spans) > 40
+        for span in sorted(spans):
+            check_overrides(shlex.split(span))
+
+    def test_metrics_exist(self) -> None:
+        source = "".join(path.read_text() for path in (ROOT / "rlmods").rglob("*.py"))
+        names = {span for row in self.ROWS for span in re.findall(r"`((?:train|val|time)/[^`]+)`", row[0])}
+        assert len(names) > 15
+        for metric in names - {"time/rollout_s", "val/mean@k", "val/pass@k"}:
+            assert f'"{metric}"' in source, metric
+
+
 class TestOptions:
     def test_page_is_up_to_date(self) -> None:
         assert (DOCS / "options.md").read_text() == f"{page()}\n", "run: make docs"

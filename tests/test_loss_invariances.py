@@ -8,8 +8,8 @@ from torch import Tensor
 
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.protocols import Aggregation, Ratio
-from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
-from rlmods.types import Totals
+from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.types import Surrogate, Totals
 from tests.support.batches import Batch, batch, batches, few, gradient
 
 RATIOS = {
@@ -25,6 +25,10 @@ RATIOS = {
     "log_likelihood": LogLikelihood(),
     "kl_penalty": KLPenalty(0.5),
     "geometric_mean": GeometricMean(0.1, 0.2),
+    "topr": TOPR(),
+    "topr_token": TOPR(level="token"),
+    "dppo": DPPO(low=0.1, high=0.1),
+    "dppo_kl": DPPO("kl", low=0.02, high=0.02),
 }
 AGGREGATIONS = {"token_mean": TokenMean(), "sequence_mean": SequenceMean(), "fixed_length": FixedLength(16)}
 
@@ -34,10 +38,16 @@ every_loss = pytest.mark.parametrize(
 )
 
 
+def surrogate(ratio: Ratio, d: Tensor, b: Batch, advantages: Tensor | None = None) -> Surrogate:
+    """Return the ratio's output at the log-ratio d, by default with the advantages of the batch."""
+    options = {"old_logprobs": b.old_logprobs.to(d.dtype)} if getattr(ratio, "needs_old_logprobs", False) else {}
+    return ratio(d, b.advantages if advantages is None else advantages, b.mask, **options)
+
+
 def loss(ratio: Ratio, aggregation: Aggregation, b: Batch, totals: Totals | None = None) -> tuple[Tensor, Tensor]:
     """Return the loss -aggregation(objective), and its gradient with respect to the log-ratio."""
     d = b.log_ratio.clone().requires_grad_()
-    value = -aggregation(ratio(d, b.advantages, b.mask).objective, b.mask, totals or b.totals)
+    value = -aggregation(surrogate(ratio, d, b).objective, b.mask, totals or b.totals)
     assert value.requires_grad
     return value.detach(), gradient(value, d)
 
@@ -58,7 +68,7 @@ def test_values_in_masked_slots_change_no_bit(ratio: Ratio, aggregation: Aggrega
     poisoned = b.poisoned()
     for clean, dirty in zip(loss(ratio, aggregation, b), loss(ratio, aggregation, poisoned), strict=True):
         assert torch.equal(clean, dirty)
-    clean, dirty = (ratio(x.log_ratio, x.advantages, x.mask) for x in (b, poisoned))
+    clean, dirty = (surrogate(ratio, x.log_ratio, x) for x in (b, poisoned))
     assert torch.equal(clean.objective, dirty.objective)
     assert torch.equal(clean.clipped, dirty.clipped)
     assert not clean.clipped[~b.mask].any()
@@ -109,10 +119,10 @@ def test_on_policy_every_ratio_has_the_policy_gradient(ratio: Ratio) -> None:
     b = batch(8, 7, seed=5)
     d = torch.zeros_like(b.log_ratio, requires_grad=True)
     advantages = b.advantages.mean(1, keepdim=True).expand_as(d)
-    surrogate = ratio(d, advantages, b.mask)
-    assert not surrogate.clipped.any()
-    assert not ratio(d.float(), advantages.float(), b.mask).clipped.any()
-    grad = gradient(TokenMean()(surrogate.objective, b.mask, b.totals), d)
+    output = surrogate(ratio, d, b, advantages)
+    assert not output.clipped.any()
+    assert not surrogate(ratio, d.float(), b, advantages.float()).clipped.any()
+    grad = gradient(TokenMean()(output.objective, b.mask, b.totals), d)
     torch.testing.assert_close(grad, torch.where(b.mask, advantages, 0) / b.totals.tokens)
 
 
@@ -121,7 +131,7 @@ def test_on_policy_every_ratio_has_the_policy_gradient(ratio: Ratio) -> None:
 @pytest.mark.parametrize("advantage", [-1.0, 0.0, 1.0])
 def test_extreme_ratios_stay_finite_in_float32(ratio: Ratio, extreme: float, advantage: float) -> None:
     d = torch.full((1, 2), extreme, requires_grad=True)
-    mask = torch.ones(1, 2, dtype=torch.bool)
-    objective = ratio(d, torch.full((1, 2), advantage), mask).objective
+    a = torch.full((1, 2), advantage)
+    objective = surrogate(ratio, d, Batch(d, a, a, a - 2, torch.ones(1, 2, dtype=torch.bool), torch.zeros(1))).objective
     assert objective.isfinite().all()
     assert gradient(objective.sum(), d).isfinite().all()

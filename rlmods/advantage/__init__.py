@@ -3,12 +3,29 @@
 from rlmods.advantage.accept import Accept
 from rlmods.advantage.ema import EMA
 from rlmods.advantage.gae import GAE
+from rlmods.advantage.gdpo import GDPO
 from rlmods.advantage.greedy import Greedy
 from rlmods.advantage.group_mean import GroupMean
 from rlmods.advantage.group_norm import GroupNorm
 from rlmods.advantage.length_weighted import LengthWeighted
+from rlmods.advantage.max_rl import MaxRL
+from rlmods.advantage.n_step import NStep
 from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
 
-__all__ = ["EMA", "GAE", "RLOO", "Accept", "Greedy", "GroupMean", "GroupNorm", "LengthWeighted", "Process", "ReinforcePP"]
+__all__ = [
+    "EMA",
+    "GAE",
+    "GDPO",
+    "RLOO",
+    "Accept",
+    "Greedy",
+    "GroupMean",
+    "GroupNorm",
+    "LengthWeighted",
+    "MaxRL",
+    "NStep",
+    "Process",
+    "ReinforcePP",
+]

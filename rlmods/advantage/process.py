@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.advantage.group_norm import GroupNorm
-from rlmods.ops import rewards_to_go
+from rlmods.ops import broadcast_to_tokens, rewards_to_go
 from rlmods.types import Credit, check_bounds
 
 
@@ -21,7 +21,12 @@ class Process:
 
     DeepSeekMath (GRPO), arXiv:2402.03300, section 4.1.3, where gamma is 1. Only rewards on the last token of a step count; a KL in the
     reward is subtracted per token afterwards (`normalizes_rewards`). Equal step rewards, responses without steps and tokens after the last
-    step get exactly 0."""
+    step get exactly 0.
+
+    If a reward also has terms with one score per response, such as accuracy, these are part of the last step's reward. With
+    `outcome_weight` w they are normalised separately, as in outcome supervision (section 4.1.2), and every token gets
+    A_t + w (R - mean(R)) / (std(R) + eps), mean and std over the responses to one prompt: steps and outcomes need no common scale, and many
+    steps do not outweigh the outcome in the mean."""
 
     eps: float = 1e-6
     """Added to the standard deviation; above 0."""
@@ -29,6 +34,8 @@ class Process:
     """Divide the squared deviations by the number of steps minus 1 instead of the number of steps."""
     gamma: float = 1.0
     """Discount per step, 0 to 1."""
+    outcome_weight: float | None = None
+    """w, the weight of the outcome advantage; above 0. null: outcome rewards are part of the last step's reward."""
 
     needs_group: ClassVar[bool] = True
     needs_steps: ClassVar[bool] = True
@@ -36,7 +43,16 @@ class Process:
     credit: ClassVar[str] = "token"
 
     def __post_init__(self) -> None:
-        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0"), "gamma": (0 <= self.gamma <= 1, "between 0 and 1")})
+        rules = {
+            "eps": (self.eps > 0, "above 0"),
+            "gamma": (0 <= self.gamma <= 1, "between 0 and 1"),
+            "outcome_weight": (self.outcome_weight is None or self.outcome_weight > 0, "above 0 or null"),
+        }
+        check_bounds(self, "advantage", rules)
+
+    @property
+    def needs_outcomes(self) -> bool:
+        return self.outcome_weight is not None
 
     def __call__(
         self,
@@ -45,6 +61,7 @@ class Process:
         group: Int[Tensor, " N"],
         values: Float[Tensor, "N T"] | None = None,
         steps: Bool[Tensor, "N T"] | None = None,
+        outcomes: Float[Tensor, " N"] | None = None,
     ) -> Credit:
         if steps is None:
             raise ValueError("Process needs steps: a reward that scores each step of a response")
@@ -53,5 +70,11 @@ class Process:
         scores, step_group = rewards[step_ends][:, None], group[:, None].expand_as(mask)[step_ends]
         normalised = torch.zeros_like(rewards)
         all_true = torch.ones_like(scores, dtype=torch.bool)
-        normalised[step_ends] = GroupNorm(self.eps, self.unbiased)(scores, all_true, step_group).advantages[:, 0]
-        return Credit(rewards_to_go(normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype)))
+        normalise = GroupNorm(self.eps, self.unbiased)
+        normalised[step_ends] = normalise(scores, all_true, step_group).advantages[:, 0]
+        advantages = rewards_to_go(normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype))
+        if self.outcome_weight is not None and outcomes is not None:
+            known = (mask.any(1) & ~outcomes.isnan())[:, None]
+            outcome = normalise(outcomes[:, None], known, group).advantages[:, 0]
+            advantages = advantages + self.outcome_weight * broadcast_to_tokens(outcome, mask)
+        return Credit(advantages)

@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
-from rlmods.schedule import Schedule
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
@@ -57,7 +56,7 @@ class Learner(L.LightningModule):
         rollout: Any = None,
         reward: Any = None,
         optimizer: Callable[..., torch.optim.Optimizer],
-        schedule: Schedule,
+        schedule: Callable[[int, int], float],
         batch: Batch,
         validation: Validation,
         validation_prompts: list[Prompt],
@@ -155,22 +154,22 @@ class Learner(L.LightningModule):
         return torch.Generator().manual_seed(hash((self.seed, self.iteration, purpose)))
 
     def end_iteration(self) -> None:
-        """Sync the rollout, step the schedule, log, validate if due, and stop after the last iteration."""
+        """Sync the rollout, update controllers, step the schedule, log, validate if due, and stop after the last iteration."""
         for extension in self.extensions:
             extension.before_iteration_end()
         if self.rollout is not None:
             with self.timer("rollout"):
                 self.rollout.sync(self.policy, iteration=self.iteration + 1)
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have no optimizer step
-            self.lr_schedulers().step()  # type: ignore[union-attr]
         self.iteration += 1
         times = {f"time/{phase}_s": seconds for phase, seconds in self.timer.seconds.items()}
         metrics = self.meter.compute() | {"train/lr": lr} | times | self.performance()
         finite = {name: value for name, value in metrics.items() if math.isfinite(value)}  # an adaptive coefficient would stay NaN
         for part in (*self.controllers.values(), *self.extensions):
             part.on_iteration_end(finite)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", r"Detected call of `lr_scheduler\.step\(\)`")  # an iteration may have no optimizer step
+            self.lr_schedulers().step()  # type: ignore[union-attr]
         self.log_row(metrics)
         self.notify("on_iteration_end", metrics)
         self.meter.reset()
@@ -282,7 +281,7 @@ class Learner(L.LightningModule):
     @property
     def controllers(self) -> dict[str, Any]:
         """Parts that change while training (`rlmods.protocols.Controller`), by group."""
-        parts = {group: getattr(self, group, None) for group in self.groups}
+        parts = {group: getattr(self, group, None) for group in (*self.groups, "schedule")}
         return {group: part for group, part in parts.items() if hasattr(part, "on_iteration_end")}
 
     @property

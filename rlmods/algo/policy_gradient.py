@@ -20,7 +20,7 @@ from rlmods.reward.scores import as_scores
 from rlmods.rollout.order import generate
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate, nan_for_none, reward_terms
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import (
     PTX,
@@ -222,7 +222,7 @@ class PolicyGradient(Learner):
         if getattr(self.advantage, "needs_greedy", False):
             batch = self.add_greedy_baseline(batch, prompts)
         with self.timer("score"):
-            batch = self.estimate_advantages(batch)
+            batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
         self.samples += sample_rows(responses, scores, batch, selected, self.iteration + 1)
@@ -240,6 +240,8 @@ class PolicyGradient(Learner):
             rewards = replace(scores, values=[None if math.isnan(x) else x for x in correctness(scores).tolist()], tokens=None)
         else:
             rewards = replace(scores, values=self.scale(scores.values))
+        if getattr(self.advantage, "needs_outcomes", False) and scores.step_tokens is not None:
+            rewards = replace(rewards, tokens=scores.step_tokens)
         batch = collate(responses, rewards, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.is_mixture:
             batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
@@ -268,7 +270,7 @@ class PolicyGradient(Learner):
         mask = batch.mask & usable
         return replace(batch, mask=mask, values=torch.where(mask, baseline, 0.0))
 
-    def estimate_advantages(self, batch: Experience) -> Experience:
+    def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
         """Add values, reference log-probabilities and advantages, which `normalize_advantages` completes for the rows trained on."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
@@ -284,12 +286,7 @@ class PolicyGradient(Learner):
             batch = replace(batch, rewards=batch.rewards - penalty)
         inputs = (batch.rewards, batch.mask, batch.group, batch.values)
         estimate: Any = getattr(self.advantage, "estimate", self.advantage)
-        if getattr(self.advantage, "needs_steps", False):
-            if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
-            credit = estimate(*inputs, steps=batch.steps)
-        else:
-            credit = estimate(*inputs)
+        credit = estimate(*inputs, **self.advantage_options(batch, scores))
         if credit.returns is not None and batch.values is not None:
             log_critic(self.meter, credit.returns, batch.values, batch.mask, self.ranks)
         advantages = credit.advantages - rewards_to_go(penalty, batch.mask) if kl_after else credit.advantages
@@ -319,6 +316,19 @@ class PolicyGradient(Learner):
             ratio, advantage = type(self.ratio).__name__, type(self.advantage).__name__
             problem = f"{ratio} has one ratio per response and would average the advantages of {advantage}, which differ by token"
             raise UserError(f"{problem}: type ratio=sequence_token")
+
+    def advantage_options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
+        """Return the further arguments that the advantage estimator declares (`rlmods.protocols.Advantage`)."""
+        options: dict[str, Tensor] = {}
+        if getattr(self.advantage, "needs_steps", False):
+            if batch.steps is None:
+                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
+            options["steps"] = batch.steps
+        if getattr(self.advantage, "needs_outcomes", False):
+            options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
+        if getattr(self.advantage, "needs_terms", False):
+            options["terms"], options["weights"] = reward_terms(scores)
+        return {name: x.to(self.device) for name, x in options.items()}
 
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
@@ -408,7 +418,8 @@ class PolicyGradient(Learner):
         logprobs, entropy, values = output.logprobs, output.entropy, output.values
         old_logprobs = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
         log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
-        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask)
+        options = {"old_logprobs": old_logprobs} if getattr(self.ratio, "needs_old_logprobs", False) else {}
+        surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         objective = surrogate.objective
         if c:
             objective = objective + c * entropy

@@ -24,8 +24,9 @@ from rlmods.types import PreferenceBatch, Prompt, Totals, check_bounds, objectiv
 class RewardModelSettings:
     """Settings of reward models, `algo.*` in the configuration."""
 
-    pooling: Literal["last", "mean", "sum", "max", "min"] = "last"
-    """Reduction of the scores at the tokens of a response to one score; last: the score at its end-of-text token."""
+    pooling: Literal["last", "mean", "sum", "weighted_sum", "max", "min"] = "last"
+    """Reduction of the scores at the tokens of a response to one score. last: the score at its end-of-text token. weighted_sum: a mean with
+    weights that grow linearly with the position (arXiv:2202.08904)."""
     centre: float = objective(0.0)
     """Weight of the squared sum of a prompt's scores, which keeps them near 0 (arXiv:2312.09244)."""
     zero_mean: bool = True

@@ -36,7 +36,8 @@ class _Controlled:
 
 @dataclass
 class Adaptive(_Controlled):
-    """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after every iteration, and at least beta / 2.
+    """Adaptive controller: beta <- beta * (1 + clip(d / target - 1, -0.2, 0.2) * n / horizon) after every iteration, and at least beta / 2,
+    between `minimum` and `maximum`.
 
     Ziegler et al. 2019, arXiv:1909.08593, section 2.2. d is the iteration's `train/kl_ref` (nats per token), n its number of responses
     (`train/responses`). beta is saved in checkpoints."""
@@ -45,16 +46,26 @@ class Adaptive(_Controlled):
     """Target KL divergence from the reference, nats per token; above 0."""
     horizon: float = 2560.0
     """Number of responses; above 0. beta changes more slowly with a larger one; ten iterations' worth is the paper's K_beta = 0.1."""
+    minimum: float = 1e-4
+    """Lower bound of beta; above 0, so that beta returns after a long time below the target."""
+    maximum: float = 100.0
+    """Upper bound of beta; at least `minimum`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        values = {"coefficient": self.coefficient, "target": self.target, "horizon": self.horizon}
-        check_bounds(self, "kl", {name: (value > 0, "above 0") for name, value in values.items()})
+        values = {"target": self.target, "horizon": self.horizon, "minimum": self.minimum}
+        rules = {
+            **{name: (value > 0, "above 0") for name, value in values.items()},
+            "maximum": (isfinite(self.maximum) and self.maximum >= self.minimum, f"at least kl.minimum={self.minimum}"),
+            "coefficient": (self.minimum <= self.coefficient <= self.maximum, f"between {self.minimum} and {self.maximum}"),
+        }
+        check_bounds(self, "kl", rules)
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         error = metrics.get("train/kl_ref", self.target) / self.target - 1
         factor = 1 + min(max(error, -0.2), 0.2) * metrics.get("train/responses", 0) / self.horizon
-        self.coefficient *= max(factor, 0.5)  # with a horizon far below n, beta would become negative and reward divergence
+        factor = max(factor, 0.5)  # with a horizon far below n, beta would become negative and reward divergence
+        self.coefficient = min(max(self.coefficient * factor, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:
         return {"coefficient": self.coefficient}

@@ -23,10 +23,19 @@ from rlmods.types import UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
+
+def weighted_sum(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
+    """Return sum_t w_t x_t over each row's true slots, with weights w_t = t / (1 + ... + n) that grow with the position t = 1 ... n and sum
+    to 1: later tokens have seen more of the response (position-weighted mean of SGPT, arXiv:2202.08904, equation 2)."""
+    position = mask.cumsum(1).to(x.dtype)
+    return masked_sum(x * position, mask) / masked_sum(position, mask).clamp(min=1)
+
+
 POOLINGS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "last": lambda x, mask: masked_sum(x, mask & (mask.cumsum(1) == mask.sum(1, keepdim=True))),
     "mean": masked_mean,
     "sum": masked_sum,
+    "weighted_sum": weighted_sum,
     "max": lambda x, mask: torch.where(mask, x, -torch.inf).amax(1).masked_fill(~mask.any(1), 0.0),
     "min": lambda x, mask: torch.where(mask, x, torch.inf).amin(1).masked_fill(~mask.any(1), 0.0),
 }

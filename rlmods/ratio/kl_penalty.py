@@ -17,7 +17,8 @@ from rlmods.types import Surrogate, check_bounds
 
 @dataclass
 class KLPenalty:
-    """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5 target and halves if d < target / 1.5.
+    """Adaptive KL penalty: r A - beta (r - 1 - log r). After each iteration beta doubles if d > 1.5 target and halves if d < target / 1.5,
+    between `minimum` and `maximum`.
 
     PPO with an adaptive KL penalty, arXiv:1707.06347, equation 8. Tokens are sampled from pi_old, so E[r] = 1 and r - 1 - log r is an
     estimate of KL(pi_old || pi), unbiased in value and gradient and at least 0 on every token. d is the iteration's `train/kl_update`, the
@@ -27,11 +28,17 @@ class KLPenalty:
     """beta, at least 0: the initial value in the configuration, the current value while training."""
     target: float = 0.01
     """Target KL divergence between the old policy and the updated one, nats per token; above 0."""
+    minimum: float = 1e-3
+    """Lower bound of beta, at least 0. Without one (0), many quiet iterations reduce beta to values from which it does not return."""
+    maximum: float = 1e3
+    """Upper bound of beta; at least `minimum`."""
 
     def __post_init__(self) -> None:
         rules = {
-            "coefficient": (isfinite(self.coefficient) and self.coefficient >= 0, "at least 0"),
             "target": (self.target > 0, "above 0"),
+            "minimum": (isfinite(self.minimum) and self.minimum >= 0, "at least 0"),
+            "maximum": (isfinite(self.maximum) and self.maximum >= self.minimum, f"at least ratio.minimum={self.minimum}"),
+            "coefficient": (self.minimum <= self.coefficient <= self.maximum, f"between {self.minimum} and {self.maximum}"),
         }
         check_bounds(self, "ratio", rules)
 
@@ -42,10 +49,8 @@ class KLPenalty:
 
     def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
         kl = metrics.get("train/kl_update", self.target)
-        if kl > 1.5 * self.target:
-            self.coefficient *= 2
-        elif kl < self.target / 1.5:
-            self.coefficient /= 2
+        factor = 2.0 if kl > 1.5 * self.target else 0.5 if kl < self.target / 1.5 else 1.0
+        self.coefficient = min(max(self.coefficient * factor, self.minimum), self.maximum)
 
     def state_dict(self) -> dict[str, Any]:
         return {"coefficient": self.coefficient}

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from rlmods.reward.accuracy import Accuracy
     from rlmods.reward.by_source import BySource
     from rlmods.reward.code import Code
+    from rlmods.reward.copying import Copying
     from rlmods.reward.cosine import Cosine
+    from rlmods.reward.diversity import Diversity
     from rlmods.reward.ensemble import Ensemble
     from rlmods.reward.format import Format
     from rlmods.reward.isolated import Isolated
@@ -35,7 +37,9 @@ __all__ = [
     "Accuracy",
     "BySource",
     "Code",
+    "Copying",
     "Cosine",
+    "Diversity",
     "Ensemble",
     "Format",
     "Isolated",
@@ -57,7 +61,9 @@ _MODULES = {
     "Accuracy": "accuracy",
     "BySource": "by_source",
     "Code": "code",
+    "Copying": "copying",
     "Cosine": "cosine",
+    "Diversity": "diversity",
     "Ensemble": "ensemble",
     "Format": "format",
     "Isolated": "isolated",

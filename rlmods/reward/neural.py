@@ -14,6 +14,7 @@ from rlmods.policy.scalar import ScalarModel, find, pool
 from rlmods.types import Response, Scores, UserError
 
 Aggregate = Literal["mean", "min", "mean_minus_std"]
+Spread = Literal["last", "uniform", "differences"]
 
 
 def ensemble(scores: Sequence[float], how: Aggregate, k: float = 1.0) -> float:
@@ -66,6 +67,12 @@ class RewardModelBase:
         if self.token_budget < 1:
             raise UserError(f"reward={option}: token_budget={self.token_budget} must be at least 1")
 
+    def sampled_tokens(self, network: ScalarModel, response: Response, prompt: Sequence[int]) -> list[int] | None:
+        """Return the sampled tokens if the reward model's tokenizer agrees with them (`prompt`: its encoding of the prompt), else None."""
+        sampled = list(response.tokens)
+        agrees = list(prompt) == list(response.prompt_tokens) and response.text in (network.decode(sampled), network.decode(sampled[:-1]))
+        return sampled if agrees else None
+
 
 @dataclass(frozen=True)
 class Neural(RewardModelBase):
@@ -75,6 +82,9 @@ class Neural(RewardModelBase):
     end-of-text token is appended to finished responses. Pooling and offset are those of its training. An empty finished response is scored
     at its end-of-text token; an empty truncated one has no tokens and abstains. Members are logged as the terms `member_<i>`, their
     standard deviation as the column `std`.
+
+    `spread` places the score on tokens, for estimators with token-level credit (advantage=gae, n_step). Its sum is always the score, so
+    estimators that read one reward per response do not change.
 
     Raises UserError if there is no such reward model, and for a text that exceeds its context.
     """
@@ -87,26 +97,49 @@ class Neural(RewardModelBase):
     """Number of standard deviations that mean_minus_std subtracts."""
     token_budget: int = 8192
     """Maximum number of tokens in one forward pass, padding included."""
+    spread: Spread = "last"
+    """last: the score is the reward of the last token. uniform: an equal part on each token. differences: token t gets s_t - s_{t-1}, where
+    s_t is the head's score of the response up to t and s_0 = offset (potential-based shaping, Ng et al. 1999, with the potential s); this
+    needs one model with pooling=last and the policy's tokenizer."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         self.check("neural")
+        if self.spread not in get_args(Spread):
+            raise UserError(f"Neural: spread={self.spread!r} must be one of {', '.join(get_args(Spread))}")
+        if self.spread == "differences" and (len(self.sources) > 1 or find(self.sources[0])[1].get("pooling", "last") != "last"):
+            raise UserError(
+                "Neural: spread=differences needs one reward model that was trained with algo.pooling=last: type "
+                "reward.terms.neural.reward.spread=uniform"
+            )
         if self.aggregate not in get_args(Aggregate):
             raise UserError(f"Neural: aggregate={self.aggregate!r} must be one of {', '.join(get_args(Aggregate))}")
         if self.k < 0:
             raise UserError(f"Neural: k={self.k}: must be 0 or more")
 
+    @property
+    def gives_tokens(self) -> bool:
+        """True if the score is spread over tokens."""
+        return self.spread != "last"
+
     def __call__(self, responses: Sequence[Response]) -> Scores:
+        if self.spread == "differences":
+            return self._differences(responses)
         members = [self._score(network, responses) for network in self.networks]
         rows = [[score for score in row if score is not None] for row in zip(*members, strict=True)]
         values = [ensemble(row, self.aggregate, self.k) if row else None for row in rows]
+        tokens = None
+        if self.spread == "uniform":
+            lengths = [len(response.tokens) for response in responses]
+            tokens = [[value and value / max(1, length)] * length for value, length in zip(values, lengths, strict=True)]
         if len(members) == 1:
-            return Scores(values)
+            return Scores(values, tokens=tokens)
         return Scores(
             values,
             terms={f"member_{i}": scores for i, scores in enumerate(members)},
             columns={"std": [pstdev(row) if row else None for row in rows]},
+            tokens=tokens,
         )
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
@@ -116,3 +149,21 @@ class Neural(RewardModelBase):
         mask = torch.arange(token_scores.shape[1]) < lengths[:, None]
         scores = pool(token_scores, mask, network.metadata.get("pooling", "last")) - network.metadata.get("offset", 0.0)
         return [score if length else None for score, length in zip(scores.tolist(), lengths.tolist(), strict=True)]
+
+    def _differences(self, responses: Sequence[Response]) -> Scores:
+        """Return the differences of the scores at successive sampled tokens; their sum is the score at the last one."""
+        (network,) = self.networks
+        rows = []
+        for response in responses:
+            prompt = network.encode(response.prompt)
+            sampled = self.sampled_tokens(network, response, prompt)
+            if sampled is None:
+                raise UserError(
+                    f"reward=neural: {self.sources[0]!r} has another tokenizer than the policy, so its scores cannot be assigned to the "
+                    "policy's tokens: type reward.terms.neural.reward.spread=uniform"
+                )
+            rows.append((prompt, sampled))
+        scores, offset = network.grade(rows, self.token_budget).double(), network.metadata.get("offset", 0.0)
+        differences = scores.diff(dim=1, prepend=scores.new_full((len(rows), 1), offset))
+        tokens = [row[: len(sampled)].tolist() for row, (_, sampled) in zip(differences, rows, strict=True)]
+        return Scores([float(sum(row)) if row else None for row in tokens], tokens=tokens)

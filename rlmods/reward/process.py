@@ -110,8 +110,8 @@ class Process(RewardModelBase):
 
     def _tokens(self, network: ScalarModel, response: Response, prompt: list[int]) -> list[int]:
         """Input of the reward model: the sampled tokens if its tokenizer agrees with them, else its own encoding of the text."""
-        sampled = list(response.tokens)
-        if prompt == list(response.prompt_tokens) and response.text in (network.decode(sampled), network.decode(sampled[:-1])):
+        sampled = self.sampled_tokens(network, response, prompt)
+        if sampled is not None:
             return sampled
         if self.gives_steps:
             raise UserError(

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rlmods.types import Response, Scores, UserError
+from rlmods.reward.ngrams import check_size, ngrams
+from rlmods.types import Response, Scores
 
 
 def repetition_penalty(text: str, size: int) -> float | None:
     """Penalty: distinct n-grams / n-grams - 1, with n-grams of `size` words, ignoring case; None for a text of fewer words."""
-    words = text.lower().split()
-    num_ngrams = len(words) - size + 1
-    distinct = {tuple(words[start : start + size]) for start in range(num_ngrams)}
-    return len(distinct) / num_ngrams - 1.0 if distinct else None
+    grams = ngrams(text, size)
+    return len(set(grams)) / len(grams) - 1.0 if grams else None
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Repetition:
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if not isinstance(self.size, int) or isinstance(self.size, bool) or self.size < 1:
-            raise UserError(f"Repetition: size={self.size} is not a positive integer: type reward.size=3")
+        check_size(self, self.size)
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         penalties = [repetition_penalty(response.text, self.size) for response in responses]

@@ -30,7 +30,7 @@ class WeightedSum:
     data need not have answers for it, and the sum abstains if all other terms do.
 
     If a term gives rewards by token, so does the sum; the score of a term without token rewards is added to the last token, which then ends
-    a step. None marks a token that ends no step of any term.
+    a step. None marks a token that ends no step of any term. `Scores.step_tokens` and `Scores.outcomes` have the two kinds of terms apart.
 
     Raises: UserError for terms of another form, if all weights are 0, or if the worker processes of a term exit during every call;
     ValueError naming the term for a result that is not one finite number or None per response; RuntimeError naming the term, file and line
@@ -65,6 +65,16 @@ class WeightedSum:
         return self._any_weighted("gives_steps")
 
     @property
+    def gives_tokens(self) -> bool:
+        """True if any term of non-zero weight spreads a reward over tokens."""
+        return self._any_weighted("gives_tokens")
+
+    @property
+    def gives_outcomes(self) -> bool:
+        """True if any term of non-zero weight gives one reward per response."""
+        return any(self.weights[name] and not getattr(term["reward"], "gives_steps", False) for name, term in self.terms.items())
+
+    @property
     def needs_group(self) -> bool:
         """True if any term of non-zero weight compares the responses to one prompt."""
         return self._any_weighted("needs_group")
@@ -97,25 +107,31 @@ class WeightedSum:
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores = {name: run_reward(name, reward, responses) for name, reward in self.rewards.items()}
         weighted = {name: term for name, term in scores.items() if self.weights[name]}
-        totals = [_sum(_times(self.weights[name], term.values[row]) for name, term in weighted.items()) for row in range(len(responses))]
+        by_step = {name: term for name, term in weighted.items() if term.tokens is not None}
+        by_response = {name: term for name, term in weighted.items() if term.tokens is None}
         with_correct = [name for name, term in scores.items() if term.correct is not None]
         rewarded = [name for name in with_correct if name in weighted and not scores[name].monitored]
         return Scores(
-            values=totals,
+            values=self._totals(weighted, len(responses)),
             correct=scores[[*rewarded, *with_correct][0]].correct if with_correct else None,
             monitored=bool(with_correct) and not rewarded,
             terms={
                 key: values for name, term in scores.items() for key, values in {name: term.values, **_prefixed(name, term.terms)}.items()
             },
+            weights={name: self.weights[name] for name in weighted},
             counts={key: count for name, term in scores.items() for key, count in _prefixed(name, term.counts).items()},
             columns={key: column for name, term in scores.items() for key, column in _prefixed(name, term.columns).items()},
-            tokens=self._token_rewards(weighted, responses),
+            tokens=self._token_rewards(weighted, responses) if by_step else None,
+            step_tokens=self._token_rewards(by_step, responses) if by_step else None,
+            outcomes=self._totals(by_response, len(responses)) if by_step and by_response else None,
         )
 
-    def _token_rewards(self, scores: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float | None]] | None:
-        """Return the weighted sum of token rewards, or None if no term gives any."""
-        if all(term.tokens is None for term in scores.values()):
-            return None
+    def _totals(self, scores: Mapping[str, Scores], num_responses: int) -> list[float | None]:
+        """Return the weighted sum of the terms' values."""
+        return [_sum(_times(self.weights[name], term.values[row]) for name, term in scores.items()) for row in range(num_responses)]
+
+    def _token_rewards(self, scores: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float | None]]:
+        """Return the weighted sum of token rewards; a reward per response is on the last token."""
         rows = []
         for row, response in enumerate(responses):
             total: list[float | None] = [None] * len(response.tokens)

@@ -1,4 +1,4 @@
-"""Expert load and the load-balancing loss. Both are sums over tokens, so they add up over microbatches and ranks."""
+"""Expert load, the load-balancing loss and router entropy. All are sums over tokens, so they add up over microbatches and ranks."""
 
 from __future__ import annotations
 
@@ -28,3 +28,9 @@ def balance_loss(
     """
     total = sum((layer.float().softmax(-1)[mask].sum(0) for layer in logits), torch.zeros_like(fractions, dtype=torch.float32))
     return len(fractions) * (fractions.float() * total).sum() / (num_tokens * len(logits))
+
+
+def router_entropy(logits: Sequence[Float[Tensor, "S E"]], mask: Bool[Tensor, " S"]) -> Float[Tensor, " M"]:
+    """Return the entropy of the routers' softmax over experts at each masked token, mean over layers, nats: 0 (one expert) to log E."""
+    logprobs = torch.stack([layer[mask].float().log_softmax(-1) for layer in logits])
+    return -(logprobs.exp() * logprobs).sum(-1).mean(0)

@@ -10,7 +10,7 @@ from rlmods.types import UserError
 
 @dataclass(frozen=True)
 class Routing:
-    """Routing replay, update frequency and load balancing of the routers of a mixture of experts.
+    """Routing replay, update frequency, load balancing and entropy bonus of the routers of a mixture of experts.
 
     If a token's experts change between the old log-probabilities and an update, its ratio pi / pi_old compares two different subnetworks,
     and clipping cannot distinguish that noise from learning. Routing replay (arXiv:2507.18071, section 5.3; arXiv:2510.11370) uses, for
@@ -31,14 +31,19 @@ class Routing:
     aux_coefficient: float = 0.0
     """Weight of the load-balancing loss (`rlmods.router.balance`) relative to the RL loss; 0: none. Its loads are those of the recorded
     choices over a whole optimizer step; to record them, the rows of an iteration's first step are scored too."""
+    entropy_coefficient: float = 0.0
+    """Weight of the entropy bonus of the routers relative to the RL loss; 0: none. The bonus is the entropy of the softmax over experts in
+    nats, mean over layers and over the tokens of an optimizer step, prompts included; it keeps routers from settling on few experts. Logged
+    as `train/router_entropy`."""
 
     def __post_init__(self) -> None:
         if not isinstance(self.replay, bool):
             raise ValueError(f"router.replay={self.replay}: must be true or false")
         if self.every is not None and (not isinstance(self.every, int) or isinstance(self.every, bool) or self.every < 1):
             raise ValueError(f"router.every={self.every}: must be an integer of at least 1, or null")
-        if not self.aux_coefficient >= 0:
-            raise ValueError(f"router.aux_coefficient={self.aux_coefficient}: must be 0 or more")
+        for name in ("aux_coefficient", "entropy_coefficient"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"router.{name}={getattr(self, name)}: must be 0 or more")
 
     def __call__(self, policy: Policy) -> None:
         """Check the trained policy, and freeze its routers if `every` is None.

@@ -1,5 +1,6 @@
 """Learning rate schedules, by iteration."""
 
+from rlmods.schedule.kl_adaptive import KLAdaptive
 from rlmods.schedule.schedule import Schedule
 
-__all__ = ["Schedule"]
+__all__ = ["KLAdaptive", "Schedule"]

@@ -47,3 +47,15 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         group=group,
         steps=steps,
     )
+
+
+def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:
+    """Return the scores [N, K] of the K weighted terms before weighting (NaN: the term abstains), and their weights [K]. A reward without
+    terms is one term of weight 1."""
+    columns = [scores.terms[name] for name in scores.weights] or [scores.values]
+    return torch.stack([nan_for_none(column) for column in columns], 1), torch.tensor(list(scores.weights.values()) or [1.0])
+
+
+def nan_for_none(values: Sequence[float | None]) -> Tensor:
+    """Return the values [N] with NaN in place of None."""
+    return torch.tensor([math.nan if x is None else x for x in values])

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from rlmods.advantage import GroupNorm, Process
 from tests.support.batches import Batch, batch, batches, few
-from tests.support.reference import process
+from tests.support.reference import group_advantage, process
 
 
 def steps_of(b: Batch, seed: int = 0) -> Tensor:
@@ -103,6 +103,30 @@ def test_responses_without_steps_get_0() -> None:
     assert (Process()(b.rewards, b.mask, b.group, None, torch.zeros_like(b.mask)).advantages == 0).all()
 
 
+@few
+@given(batches, st.integers(0, 10**6), st.floats(0.1, 3))
+def test_outcomes_are_normalised_separately(b: Batch, seed: int, weight: float) -> None:
+    steps, g = steps_of(b, seed), torch.Generator().manual_seed(seed)
+    outcomes = torch.randn(len(b.mask), generator=g, dtype=torch.float64) * 100
+    known = torch.rand(len(b.mask), generator=g) < 0.8
+    last_only = torch.where(last(b.mask), outcomes[:, None], 0.0)
+    outcome = group_advantage("group_norm", last_only, b.mask & known[:, None], b.group)
+    p = b.poisoned()
+    credit = Process(outcome_weight=weight)(p.rewards, p.mask, p.group, None, steps, outcomes.where(known, torch.nan))
+    on_every_token = torch.where(b.mask & known[:, None], outcome, 0.0)
+    torch.testing.assert_close(credit.advantages, process(b.rewards, b.mask, b.group, steps) + weight * on_every_token)
+
+
+def test_without_steps_the_outcome_advantage_is_group_norm() -> None:
+    b = batch(9, 6, seed=3)
+    no_steps = torch.zeros_like(b.mask)
+    outcomes = torch.where(b.mask, b.rewards, 0).sum(1)
+    advantages = Process(outcome_weight=1.0)(torch.zeros_like(b.rewards), b.mask, b.group, None, no_steps, outcomes).advantages
+    torch.testing.assert_close(advantages, GroupNorm()(b.rewards, b.mask, b.group).advantages)
+    assert Process(outcome_weight=1.0).needs_outcomes
+    assert not Process().needs_outcomes
+
+
 def test_needs_groups_and_steps() -> None:
     b = batch(2, 3, seed=0)
     assert Process.needs_group
@@ -111,7 +135,10 @@ def test_needs_groups_and_steps() -> None:
         Process()(b.rewards, b.mask, b.group)
 
 
-@pytest.mark.parametrize(("bad", "field"), [({"eps": 0.0}, "eps"), ({"eps": float("nan")}, "eps"), ({"gamma": 1.1}, "gamma")])
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [({"eps": 0.0}, "eps"), ({"eps": float("nan")}, "eps"), ({"gamma": 1.1}, "gamma"), ({"outcome_weight": 0.0}, "outcome_weight")],
+)
 def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
     with pytest.raises(ValueError, match=field):
         Process(**bad)

@@ -7,12 +7,27 @@ from dataclasses import replace
 import pytest
 import torch
 
-from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, LengthWeighted, Process, ReinforcePP
+from rlmods.advantage import (
+    EMA,
+    GAE,
+    GDPO,
+    RLOO,
+    Accept,
+    Greedy,
+    GroupMean,
+    GroupNorm,
+    LengthWeighted,
+    MaxRL,
+    NStep,
+    Process,
+    ReinforcePP,
+)
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Adaptive, Penalty, Ramp
-from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
+from rlmods.reward import WeightedSum
 from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
@@ -41,6 +56,9 @@ LOSSES = {
     "entropy": {"entropy_coefficient": 0.1},
     "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
     "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
+    "max_rl": {"advantage": MaxRL(), "ratio": TOPR()},
+    "gdpo": {"advantage": GDPO()},
+    "n_step": {"advantage": NStep(2), "critic": Separate(), "ratio": DPPO(high=1e-3, low=1e-3)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 
@@ -120,6 +138,26 @@ class TestFirstMinibatch:
             torch.testing.assert_close(old[known], want[known], rtol=0, atol=1e-5)
         assert sum(int((mask & old.isnan()).sum()) for _, old, mask in seen) == int(seen[0][2].sum())
 
+    def test_old_logprobs_reach_a_ratio_that_reads_them(self):
+        made, batch = off_policy()
+        seen = []
+
+        class Spy:
+            needs_old_logprobs = True
+
+            def __call__(self, log_ratio, advantages, mask, old_logprobs):
+                seen.extend(old_logprobs[mask].tolist())
+                return Unclipped()(log_ratio, advantages, mask)
+
+        made.ratio = Spy()
+        gradients(made, batch)
+        assert sorted(seen) == sorted(batch.old_logprobs[batch.mask].tolist())
+        seen.clear()
+        on_policy = replace(batch, old_logprobs=torch.full_like(batch.old_logprobs, math.nan))
+        gradients(made, on_policy)  # as on the first minibatch: those of the loss's own forward
+        logprobs = made.policy(batch.tokens, batch.mask).logprobs[batch.mask]
+        assert sorted(seen) == pytest.approx(sorted(logprobs.tolist()), abs=1e-5)
+
     def test_gradient_is_reinforce(self):
         made = learner()
         batch = collected(made)
@@ -132,7 +170,7 @@ class TestFirstMinibatch:
 
     def test_every_clip_coincides_on_policy(self):
         want = gradients(made := learner(), batch := collected(made))
-        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean())
+        others = (CISPO(), Unclipped(), LogLikelihood(), KLPenalty(), GeometricMean(), TOPR(), DPPO())
         for ratio in (Clipped(0.1, 0.5), Clipped(level="sequence_token"), Soft(), *others):
             made.ratio = ratio
             close(gradients(made, batch), want)
@@ -346,6 +384,44 @@ class TestTokenCredit:
             fit(learner(ratio=ratio, advantage=by_token), 1)
         assert fit(learner(ratio=ratio), 1)
         assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
+
+
+def two_terms(responses):
+    """An even first token, and the number of tokens; the latter abstains on some responses."""
+    return [None if i % 5 == 0 else float(len(r.tokens)) for i, r in enumerate(responses)]
+
+
+class TestRewardParts:
+    def test_terms_and_weights_reach_the_estimator(self):
+        reward = WeightedSum(
+            {"even": {"reward": even}, "tokens": {"reward": two_terms, "weight": 0.1}, "gold": {"reward": even, "weight": 0}}
+        )
+        made = learner(advantage=GDPO(), reward=reward)
+        batch = collected(made)
+        responses = [tokens[mask] for tokens, mask in zip(batch.tokens, batch.mask, strict=True)]
+        columns = [[float(x[0] % 2 == 0) for x in responses], [math.nan if i % 5 == 0 else float(len(x)) for i, x in enumerate(responses)]]
+        want = GDPO().estimate(batch.rewards, batch.mask, batch.group, None, torch.tensor(columns).T, torch.tensor([1.0, 0.1])).advantages
+        torch.testing.assert_close(batch.advantages, want)
+        assert want.abs().max() > 0.1
+
+    def test_a_reward_without_terms_is_one_term(self):
+        batch = collected(learner(advantage=GDPO()))
+        plain = GroupNorm()(batch.rewards, batch.mask, batch.group).advantages
+        scale = (batch.advantages / plain)[plain != 0]
+        torch.testing.assert_close(scale, scale[:1].expand_as(scale))
+
+    def test_outcomes_are_apart_from_steps(self):
+        def steps(responses):
+            rewards = [[float(t % 3) for t in r.tokens] for r in responses]
+            return Scores([sum(row) for row in rewards], tokens=rewards)
+
+        reward = WeightedSum({"steps": {"reward": steps}, "even": {"reward": even, "weight": 50.0}})
+        apart = collected(learner(advantage=Process(outcome_weight=2.0), reward=reward))
+        merged = collected(learner(advantage=Process(), reward=reward))
+        alone = collected(learner(advantage=Process(), reward=WeightedSum({"steps": {"reward": steps}})))
+        outcome = collected(learner(advantage=GroupNorm(), reward=even))
+        torch.testing.assert_close(apart.advantages, alone.advantages + 2 * outcome.advantages)
+        assert not torch.allclose(apart.advantages, merged.advantages, atol=0.1)
 
 
 class TestKL:

@@ -23,7 +23,7 @@ from rlmods.ratio import KLPenalty, LogLikelihood
 from rlmods.reward import Neural, WeightedSum
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
-from rlmods.schedule import Schedule
+from rlmods.schedule import KLAdaptive, Schedule
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
@@ -49,6 +49,7 @@ def by_prompt(responses: list[Response]) -> Scores:
 VARIANTS: dict[str, dict[str, Any]] = {
     "dynamic": {"sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
     "minibatches": {"batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2), "schedule": Schedule(warmup=1, decay="cosine")},
+    "kl_adaptive": {"batch": Batch(prompts=4, samples=4, minibatches=4), "schedule": KLAdaptive(target=1e-3, rate=1.1)},
     "reference": {"kl": Penalty("k3", 0.1, "loss")},
     "ppo": {
         "kind": PPO,

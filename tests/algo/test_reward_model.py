@@ -44,7 +44,9 @@ def plain(made: Any, prompt: Prompt, k: int, how: str) -> Tensor:
     asked, said = made.scalar.encode(prompt), made.scalar.encode_response(prompt.meta["candidates"][k], finished=finished)
     inner = made.scalar.model
     numbers = inner.score(inner.base_model(input_ids=torch.tensor([asked + said])).last_hidden_state)[0, len(asked) :, 0]
-    return {"last": numbers[-1], "mean": numbers.mean(), "sum": numbers.sum(), "max": numbers.max(), "min": numbers.min()}[how]
+    weights = torch.arange(1, len(numbers) + 1) / sum(range(1, len(numbers) + 1))
+    reductions = {"mean": numbers.mean(), "sum": numbers.sum(), "max": numbers.max(), "min": numbers.min()}
+    return {"last": numbers[-1], "weighted_sum": (weights * numbers).sum(), **reductions}[how]
 
 
 class TestScores:

@@ -204,6 +204,7 @@ class FirstStep:
 
 
 PROCESS = ("reward=process", "reward.terms.process.reward.model=an/other")
+NEURAL = "reward.terms.neural.reward"
 
 RULES = {
     "protocols": [
@@ -233,12 +234,24 @@ RULES = {
         (("algo=grpo", *PROCESS), "pay for the number of steps: type reward.terms.process.reward.aggregate=min, or advantage=process"),
         (("algo=ppo", *PROCESS), "advantage=gae_whitened would add them up"),
         (("algo=rloo", *PROCESS, "reward.terms.gold.weight=1.0"), "advantage=rloo would add them up"),
+        (
+            (
+                *("algo=grpo", "advantage=process", *PROCESS),
+                *(f"+reward.terms.rm.reward.{x}" for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")),
+            ),
+            "every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last",
+        ),
+        (
+            ("algo=grpo", "advantage=process_outcome", *PROCESS),
+            "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, or advantage=process",
+        ),
     ],
     "kl_in_reward": [
         (
             ("algo=rloo", *PROCESS, "advantage._target_=tests.config.test_compose.FirstStep"),
             "uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none",
         ),
+        (("algo=rloo", "advantage=gdpo"), "only the rewards of terms, so a KL in the reward would have no effect: type kl=loss"),
         (("algo=rft", "kl=reward"), "advantage=accept reads correctness only, so a KL in the reward would have no effect: type kl=loss"),
         (("algo=rft", "kl=ramp", "kl.coefficient=0.0"), "advantage=accept reads correctness only"),
     ],
@@ -313,6 +326,11 @@ RULES = {
         (("algo=rft", "algo.normalize_reward=true"), "advantage=accept reads correctness only: drop them"),
         (("algo=rft", "algo.clip_reward=0.4"), "advantage=accept reads correctness only: drop them"),
         (
+            ("algo=ppo", "reward=neural", f"{NEURAL}.model=an/other", f"{NEURAL}.spread=uniform", "algo.clip_reward=1"),
+            "but this reward is spread over tokens: drop them",
+        ),
+        (("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"), "but advantage=gdpo reads its terms: drop them"),
+        (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
             "scale one reward per response",
         ),
@@ -333,6 +351,10 @@ RULES = {
         (("policy=hf", "policy.quantization=nf4"), "needs frozen weights: type adapter=lora, or policy.quantization=null"),
         (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "needs frozen weights: type policy.quantization=null"),
         (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate trains a full-precision copy"),
+    ],
+    "schedule": [
+        (("algo=sft", "schedule=kl_adaptive"), "which algo=sft does not have: type schedule=constant"),
+        (("algo=grpo", "schedule=kl_adaptive", "batch.minibatches=1"), "0 with one optimizer step an iteration: type batch.minibatches=4"),
     ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
@@ -538,7 +560,7 @@ class TestBeforeAnythingIsWritten:
             ("algo.fallback=wait", "algo.fallback=wait: must be one of train, skip, error"),
             ("algo.surplus=burn", "algo.surplus=burn: must be one of keep, drop"),
             ("algo=dpo algo.reference=none", "algo.reference=none: must be one of live, precomputed"),
-            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, max, min"),
+            ("algo=reward_model algo.pooling=eos", "algo.pooling=eos: must be one of last, mean, sum, weighted_sum, max, min"),
             ("algo.max_draws=many", "algo.max_draws=many: must be"),
             ("validation.every=0", "validation.every=0: must be"),
             ("validation.samples=-2", "validation.samples=-2: must be"),

@@ -93,7 +93,21 @@ class TestAdaptive:
             part.on_iteration_end(metrics(distance(logits), 100))
         assert distance(logits) == pytest.approx(0.1, rel=0.1)
 
-    @pytest.mark.parametrize("field", ["coefficient", "target", "horizon"])
+    @pytest.mark.parametrize(("kl", "bound"), [(0.0, 0.05), (9.0, 0.4)])
+    def test_coefficient_returns_from_its_bounds(self, kl: float, bound: float) -> None:
+        part = PARTS["adaptive"](minimum=0.05, maximum=0.4)
+        for _ in range(2000):
+            part.on_iteration_end(metrics(kl))
+        assert part.coefficient == bound
+        part.on_iteration_end(metrics(9.0 - kl))
+        assert part.coefficient == pytest.approx(0.055 if bound == 0.05 else 0.36)
+
+    @pytest.mark.parametrize(("bad", "field"), [({"maximum": 1e-5}, "maximum"), ({"coefficient": 200.0}, "coefficient=200.0")])
+    def test_invalid_bounds_are_refused_by_name(self, bad: dict, field: str) -> None:
+        with pytest.raises(ValueError, match=field):
+            PARTS["adaptive"](**bad)
+
+    @pytest.mark.parametrize("field", ["coefficient", "target", "horizon", "minimum"])
     def test_fields_that_must_be_above_0(self, field: str) -> None:
         with pytest.raises(ValueError, match=field):
             PARTS["adaptive"](**{field: 0.0})

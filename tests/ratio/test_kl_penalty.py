@@ -30,7 +30,7 @@ def best_response(part: KLPenalty, steps: int = 200) -> float:
 
 
 @few
-@given(batches, st.floats(0, 5))
+@given(batches, st.floats(1e-3, 5))
 def test_equals_the_loop(b: Batch, beta: float) -> None:
     fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
     surrogate = KLPenalty(beta)(fast, b.advantages, b.mask)
@@ -59,7 +59,7 @@ def test_penalty_equals_the_kl_from_the_old_policy_in_value_and_gradient() -> No
 def test_penalty_never_raises_the_objective(b: Batch) -> None:
     plain, penalised = Unclipped()(b.log_ratio, b.advantages, b.mask), KLPenalty(0.7)(b.log_ratio, b.advantages, b.mask)
     assert (penalised.objective <= plain.objective + 1e-12).all()
-    torch.testing.assert_close(KLPenalty(0.0)(b.log_ratio, b.advantages, b.mask).objective, plain.objective)
+    torch.testing.assert_close(KLPenalty(0.0, minimum=0.0)(b.log_ratio, b.advantages, b.mask).objective, plain.objective)
 
 
 def test_a_larger_coefficient_gives_a_smaller_kl_on_a_bandit() -> None:
@@ -84,6 +84,16 @@ def test_coefficient_is_kept_without_the_metric() -> None:
     assert part.coefficient == 3.0
 
 
+@pytest.mark.parametrize(("distance", "bound"), [(0.0, 0.1), (9.0, 7.0)])
+def test_coefficient_returns_from_its_bounds(distance: float, bound: float) -> None:
+    part = KLPenalty(3.0, target=0.01, minimum=0.1, maximum=7.0)
+    for _ in range(2000):
+        part.on_iteration_end({"train/kl_update": distance})
+    assert part.coefficient == bound
+    part.on_iteration_end({"train/kl_update": 9.0 - distance})
+    assert part.coefficient == (0.2 if bound == 0.1 else 3.5)
+
+
 @pytest.mark.parametrize("start", [0.01, 4.0])
 def test_coefficient_adapts_to_the_target_on_a_bandit(start: float) -> None:
     """The KL is proportional to 1 / beta^2, so doubling and halving beta reach the target only within this factor."""
@@ -105,7 +115,14 @@ def test_state_is_restored_exactly() -> None:
 
 @pytest.mark.parametrize(
     ("bad", "field"),
-    [({"coefficient": -1.0}, "coefficient"), ({"coefficient": float("inf")}, "coefficient"), ({"target": 0.0}, "target")],
+    [
+        ({"coefficient": -1.0}, "coefficient"),
+        ({"coefficient": float("inf")}, "coefficient"),
+        ({"coefficient": 1e-4}, "coefficient=0.0001: must be between 0.001 and 1000.0"),
+        ({"target": 0.0}, "target"),
+        ({"minimum": -1.0}, "minimum"),
+        ({"maximum": 1e-4}, "maximum"),
+    ],
 )
 def test_invalid_fields_are_refused_by_name(bad: dict, field: str) -> None:
     with pytest.raises(ValueError, match=field):

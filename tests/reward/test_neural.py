@@ -27,6 +27,7 @@ from tests.support import tiny_setup
 
 RESPONSES = [said("<answer>3</answer>"), said("4", prompt="9-5="), said("a long way to say seven", finish="length"), said("")]
 POOLINGS: dict[str, Any] = {"last": lambda x: x[-1], "mean": torch.mean, "sum": torch.sum, "max": torch.max, "min": torch.min}
+POOLINGS["weighted_sum"] = lambda x: (x * torch.arange(1, len(x) + 1)).sum() / sum(range(1, len(x) + 1))
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +110,52 @@ class TestNeural:
         monkeypatch.setattr(ScalarModel, "grade", lambda self, inputs, budget: rows.extend(inputs) or grade(self, inputs, budget))
         Neural(source)([Response(TestEncode.CHAT, text="ab"), Response(Prompt(id="t", text="ab"), text="b", finish="length")])
         assert rows == [([2, 3, 4, 4], [3, 4, 1]), ([2, 3, 4], [4])]
+
+
+class TestSpread:
+    @pytest.mark.parametrize("spread", ["uniform", "differences"])
+    def test_parts_sum_to_the_score(self, spread: Any, run: str) -> None:
+        scores, plain = Neural(run, spread=spread)(RESPONSES), Neural(run)(RESPONSES)
+        assert plain.tokens is None
+        assert scores.tokens is not None
+        assert list(scores) == pytest.approx(list(plain), abs=2e-5)
+        for row, value, response in zip(scores.tokens, scores, RESPONSES, strict=True):
+            assert len(row) == len(response.tokens)
+            assert sum(x or 0.0 for x in row) == pytest.approx(value, abs=1e-6)
+
+    def test_uniform_parts_are_equal_and_need_no_common_tokenizer(self, run: str) -> None:
+        responses = [replace(r, tokens=[100_000] * 3, prompt_tokens=[5]) for r in RESPONSES]
+        scores = Neural(run, spread="uniform")([*responses, replace(responses[0], tokens=[])])
+        assert scores.tokens == [[pytest.approx(value / 3)] * 3 for value in scores.values[:4] if value] + [[]]
+
+    def test_differences_are_those_of_the_scores_of_prefixes(self, run: str) -> None:
+        scores = Neural(run, spread="differences")(RESPONSES)
+        assert scores.tokens is not None
+        for row, response in zip(scores.tokens, RESPONSES, strict=True):
+            before = 0.25
+            for t, reward in enumerate(row):
+                with torch.no_grad():
+                    now = float(load(run)(torch.tensor([[*response.prompt_tokens, *response.tokens[: t + 1]]]))[0, -1])
+                assert reward == pytest.approx(now - before, abs=5e-5)
+                before = now
+
+    def test_reward_to_go_differs_from_the_score_by_the_potential(self, run: str) -> None:
+        """gamma = 1: G_t = s_T - s_{t-1}, the score less a baseline that does not depend on token t or later ones."""
+        scores = Neural(run, spread="differences")(RESPONSES[:1])
+        assert scores.tokens is not None
+        row = torch.tensor(scores.tokens[0], dtype=torch.float64)
+        to_go, potential = row.flip(0).cumsum(0).flip(0), torch.cat([torch.zeros(1, dtype=torch.float64), row.cumsum(0)[:-1]])
+        torch.testing.assert_close(to_go, float(scores[0] or 0.0) - potential)
+
+    def test_differences_need_the_tokens_of_the_policy_one_model_and_its_last_token(self, runs: list[str]) -> None:
+        response = replace(RESPONSES[0], prompt_tokens=[5])
+        with pytest.raises(UserError, match=r"another tokenizer than the policy.*: type reward\.terms\.neural\.reward\.spread=uniform"):
+            Neural(runs[0], spread="differences")([response])
+        for model in (runs, runs[1]):  # several, or one that pools the mean
+            with pytest.raises(UserError, match=r"needs one reward model that was trained with algo\.pooling=last"):
+                Neural(model, spread="differences")
+        with pytest.raises(UserError, match="Neural: spread='first' must be one of last, uniform, differences"):
+            Neural(runs[0], spread="first")  # type: ignore[arg-type]
 
 
 class TestEnsembleOfModels:

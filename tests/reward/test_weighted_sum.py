@@ -65,6 +65,17 @@ def test_token_rewards_sum_to_the_values() -> None:
         total((1.0, Scores([1.0, 1.0], tokens=[[1.0, 0.0], [1.0, 0.0]])), tokens=3)
 
 
+def test_rewards_by_step_and_by_response_are_also_given_apart() -> None:
+    by_token = Scores([3.0, None], tokens=[[1.0, None, 2.0], [5.0, None, None]])
+    scores = total((0.5, by_token), (2.0, [1.0, None]), (3.0, [1.0, 1.0]), (0.0, [9.0, 9.0]), tokens=3)
+    assert scores.step_tokens == [[0.5, None, 1.0], [None, None, None]]
+    assert scores.outcomes == [5.0, 3.0]
+    assert scores.weights == {"t0": 0.5, "t1": 2.0, "t2": 3.0}
+    assert total((1.0, by_token), tokens=3).outcomes is None
+    assert total((1.0, [1.0, 2.0])).step_tokens is None
+    assert total((1.0, [1.0, 2.0])).outcomes is None
+
+
 def test_token_rewards_add_up_token_by_token() -> None:
     one, other = Scores([3.0], tokens=[[1.0, None, 2.0, None]]), Scores([0.0], tokens=[[1.0, 0.0, None, -1.0]])
     assert total((1.0, one), (2.0, other), rows=1, tokens=4).tokens == [[3.0, 0.0, 2.0, -2.0]]

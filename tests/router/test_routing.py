@@ -8,14 +8,18 @@ from tests.policy.mixtures import mixture
 from tests.policy.test_base import policy
 
 
-@pytest.mark.parametrize("options", [{"replay": 1}, {"every": 0}, {"every": 1.5}, {"every": True}, {"aux_coefficient": -1.0}])
+@pytest.mark.parametrize(
+    "options", [{"replay": 1}, {"every": 0}, {"every": 1.5}, {"every": True}, {"aux_coefficient": -1.0}, {"entropy_coefficient": -1.0}]
+)
 def test_invalid_values_name_their_key(options):
     [key] = options
     with pytest.raises(ValueError, match=rf"router\.{key}="):
         Routing(**options)
 
 
-@pytest.mark.parametrize("options", [{"replay": True}, {"every": None}, {"every": 2}, {"aux_coefficient": 0.1}])
+@pytest.mark.parametrize(
+    "options", [{"replay": True}, {"every": None}, {"every": 2}, {"aux_coefficient": 0.1}, {"entropy_coefficient": 0.1}]
+)
 def test_a_dense_policy_is_rejected(options):
     Routing()(policy())
     with pytest.raises(UserError, match=r"LlamaForCausalLM has no routers .*: type router=free") as error:

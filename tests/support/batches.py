@@ -29,6 +29,11 @@ class Batch:
     def totals(self) -> Totals:
         return Totals(max(1.0, float(self.mask.sum())), max(1.0, float(self.mask.any(1).sum())))
 
+    @property
+    def old_logprobs(self) -> Tensor:
+        """Log-probabilities of the old policy, between 0.02 and 1 for most tokens."""
+        return -self.values.abs()
+
     def poisoned(self) -> Batch:
         """The same batch with something terrible in every masked slot."""
         kinds = torch.tensor(POISON, dtype=torch.float64)

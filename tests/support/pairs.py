@@ -201,7 +201,10 @@ def main(arguments: Sequence[str]) -> int:
             results[name] = check(case)
         settings.out.write_text(json.dumps(results, indent=1))
         wrong = [key for key, value in results[name].items() if value is False]
-        print(f"{number + 1}/{len(cases)} {name}: {'WRONG ' + ', '.join(wrong) if wrong else 'refused' if 'refused' in results[name] else 'right'}", flush=True)
+        print(
+            f"{number + 1}/{len(cases)} {name}: {'WRONG ' + ', '.join(wrong) if wrong else 'refused' if 'refused' in results[name] else 'right'}",
+            flush=True,
+        )
     refused = sum("refused" in result for result in results.values())
     wrong = {name: [key for key, value in result.items() if value is False] for name, result in results.items()}
     wrong = {name: keys for name, keys in wrong.items() if keys}

@@ -5,7 +5,7 @@ A field is {(row, slot): scalar} over the true slots; scalars are float64 tensor
 
 from __future__ import annotations
 
-from math import exp, sqrt
+from math import exp, log, sqrt
 
 import torch
 from torch import Tensor
@@ -188,6 +188,37 @@ def geometric_mean(log_ratio: Tensor, advantages: Tensor, mask: Tensor, low: flo
             product = product * (bound if bound * a < r * a else r)
         for t in ts:
             objective[i, t] = product ** (1 / len(ts)) * advantages[i, t]
+    return objective, decided
+
+
+def topr(log_ratio: Tensor, advantages: Tensor, mask: Tensor, level: str) -> tuple[Field, set[tuple[int, int]]]:
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            ratio = exp(sum(log_ratio[i, u].item() for u in (ts if level == "sequence_token" else [t])))
+            if advantages[i, t] < 0 and ratio > 1:
+                decided.add((i, t))
+            weight = 1.0 if advantages[i, t] > 0 else min(ratio, 1.0)
+            objective[i, t] = weight * advantages[i, t] * log_ratio[i, t]
+    return objective, decided
+
+
+def dppo(
+    log_ratio: Tensor, advantages: Tensor, mask: Tensor, old_logprobs: Tensor, divergence: str, low: float, high: float
+) -> tuple[Field, set[tuple[int, int]]]:
+    """The mask of equation 12, from the two probabilities of each token."""
+    objective: Field = {}
+    decided = set()
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            old, a = exp(float(old_logprobs[i, t])), float(advantages[i, t])
+            new = min(old * log_ratio[i, t].exp().item(), 1 - 1e-7)
+            distance = abs(new - old) if divergence == "tv" else old * log(old / new) + (1 - old) * log((1 - old) / (1 - new))
+            away = (a > 0 and new > old and distance > high) or (a < 0 and new < old and distance > low)
+            objective[i, t] = torch.zeros((), dtype=torch.float64) if away else torch.exp(log_ratio[i, t]) * advantages[i, t]
+            if away:
+                decided.add((i, t))
     return objective, decided
 
 

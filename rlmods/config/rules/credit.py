@@ -15,6 +15,13 @@ def steps(plan: Plan) -> str | None:
     option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
     if needs_steps and not gives_steps:
         return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
+    if needs_steps and getattr(plan.parts["reward"], "gives_tokens", False):
+        return f"advantage={option} would read every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last"
+    if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
+        return (
+            f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps: "
+            "type reward.terms.gold.weight=1, or advantage=process"
+        )
     if gives_steps and not needs_steps:
         terms = getattr(plan.parts["reward"], "terms", {})
         name = next((name for name, term in terms.items() if getattr(term["reward"], "gives_steps", False)), reward)
@@ -29,6 +36,8 @@ def kl_in_reward(plan: Plan) -> str | None:
     advantage, option = plan.parts["advantage"], plan.choices.get("advantage")
     if getattr(advantage, "needs_steps", False) and not getattr(advantage, "normalizes_rewards", False):
         return f"advantage={option} uses only the rewards of steps, so a KL in the reward would have no effect: type kl=loss, or kl=none"
+    if getattr(advantage, "needs_terms", False):
+        return f"advantage={option} uses only the rewards of terms, so a KL in the reward would have no effect: type kl=loss, or kl=none"
     if getattr(advantage, "reads_correctness", False):
         return f"advantage={option} reads correctness only, so a KL in the reward would have no effect: type kl=loss, or kl=none"
     return None

@@ -35,6 +35,11 @@ def reward_scaling(plan: Plan) -> str | None:
     if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
         option = plan.choices.get("advantage")
         return f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} reads correctness only: drop them"
+    if scaled and getattr(plan.parts.get("advantage"), "needs_terms", False):
+        option = plan.choices.get("advantage")
+        return f"algo.normalize_reward and algo.clip_reward change the total reward, but advantage={option} reads its terms: drop them"
+    if scaled and getattr(plan.parts["reward"], "gives_tokens", False):
+        return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward is spread over tokens: drop them"
     if scaled and getattr(plan.parts["reward"], "gives_steps", False):
         return "algo.normalize_reward and algo.clip_reward scale one reward per response, but this reward returns one per step: drop them"
     return None

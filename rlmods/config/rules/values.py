@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import is_dataclass
 
+from rlmods.config.instantiate import instantiate
 from rlmods.config.plan import Plan
 
 
@@ -27,3 +28,14 @@ def precision(plan: Plan) -> str | None:
     if precision in ("32", "32-true", "bf16-mixed"):
         return None
     return f"trainer.precision={precision}: type trainer.precision=32-true or trainer.precision=bf16-mixed"
+
+
+def schedule(plan: Plan) -> str | None:
+    option = f"schedule={plan.choices.get('schedule')}"
+    if not getattr(instantiate(plan.config.schedule, "schedule"), "reads_kl", False):
+        return None
+    if "ratio" not in plan.parts:
+        return f"{option} reads the KL from the old policy, which algo={plan.config.algo.name} does not have: type schedule=constant"
+    if plan.batch.epochs * plan.batch.minibatches == 1:
+        return f"{option} reads the KL from the old policy, which is 0 with one optimizer step an iteration: type batch.minibatches=4"
+    return None

@@ -10,14 +10,14 @@ from torch import Tensor
 
 from rlmods.policy.base import PolicyOutput
 from rlmods.router import Routing
-from rlmods.router.balance import balance_loss, count_experts
+from rlmods.router.balance import balance_loss, count_experts, router_entropy
 from rlmods.training.extensions.base import Extension
 from rlmods.types import Experience, Totals
 
 
 class ExpertRouting(Extension):
     """Apply `router` to a mixture-of-experts policy: replay of the recorded experts, routers that are frozen in some
-    iterations, the load-balancing loss, and routing metrics.
+    iterations, the load-balancing loss, the entropy bonus, and routing metrics.
 
     Counts are summed over microbatches and reduced over ranks at the end of an optimizer step or of the iteration."""
 
@@ -37,7 +37,7 @@ class ExpertRouting(Extension):
         super().attach(loop)
         self.routers = loop.policy.routers
         loop.scorer.replay_experts = self.router.replay
-        loop.loss_outputs["router_logits"] = self.router.aux_coefficient > 0
+        loop.loss_outputs["router_logits"] = self.router.aux_coefficient > 0 or self.router.entropy_coefficient > 0
 
     def on_fit_start(self) -> None:
         """Warn if a token-level ratio compares policies between which a token's experts may have changed."""
@@ -49,25 +49,33 @@ class ExpertRouting(Extension):
             )
 
     def before_step(self, minibatch: Experience) -> list[Any]:
-        """Compute the fraction of tokens routed to each expert over the whole optimizer step."""
+        """Count the tokens of the whole optimizer step, and compute the fraction of them routed to each expert."""
+        tokens = loss_row_tokens(minibatch)
+        if self.loop.loss_outputs["router_logits"]:
+            self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
         if self.router.aux_coefficient:
             assert minibatch.routed_experts is not None
-            tokens = loss_row_tokens(minibatch)
             counts = self.loop.ranks.reduce(count_experts(minibatch.routed_experts, tokens, self.routers.num_experts).sum(0))
-            self.num_tokens = self.loop.ranks.reduce(tokens.sum()).clamp(min=1)
             self.expert_fractions = counts / (self.num_tokens * minibatch.routed_experts.shape[2])
             self.aux_losses.append(torch.zeros_like(self.num_tokens))
         return []
 
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
-        """Return this microbatch's part of the weighted load-balancing loss."""
+        """Return this microbatch's part of the weighted load-balancing loss, less that of the weighted entropy."""
         if output.routed_experts is not None:
             self._log_choices(micro, output.routed_experts)
         if output.router_logits is None:
             return None
-        loss = balance_loss(output.router_logits, loss_row_tokens(micro).flatten(), self.expert_fractions, self.num_tokens)
-        self.aux_losses[-1] += loss.detach()
-        return self.router.aux_coefficient * loss
+        tokens, loss = loss_row_tokens(micro).flatten(), output.router_logits[0].new_zeros(())
+        if self.router.aux_coefficient:
+            balance = balance_loss(output.router_logits, tokens, self.expert_fractions, self.num_tokens)
+            self.aux_losses[-1] += balance.detach()
+            loss = loss + self.router.aux_coefficient * balance
+        if self.router.entropy_coefficient:
+            entropy = router_entropy(output.router_logits, tokens)
+            self.loop.meter.mean("train/router_entropy", entropy)
+            loss = loss - self.router.entropy_coefficient * entropy.sum() / self.num_tokens
+        return loss
 
     def _log_choices(self, micro: Experience, live: Tensor) -> None:
         """Count the `live` choices [N, T, L, k] and compare them with the recorded ones."""

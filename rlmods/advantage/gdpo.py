@@ -1,0 +1,72 @@
+"""The advantage of GDPO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from rlmods.advantage.group_norm import GroupNorm
+from rlmods.ops import broadcast_to_tokens, masked_mean, sum_over_ranks
+from rlmods.types import Credit, check_bounds
+
+
+@dataclass(frozen=True)
+class GDPO:
+    """Normalisation by reward term: S_i = sum_k w_k (R_ik - mean(R_k)) / (std(R_k) + eps) over the terms k of the reward, mean and std over
+    the responses to one prompt, then A_i = S_i / (std(S) + eps) with the standard deviation over the responses trained on, of all ranks.
+
+    GDPO, arXiv:2601.05242, equations 4 to 6. Normalising the sum instead (advantage=group_norm) gives combinations of rewards with
+    different totals equal advantages, and terms of a small spread no influence. w are the weights of the terms,
+    `reward.terms.NAME.weight`. The paper subtracts the mean of S, which is 0: S sums to 0 within each prompt. A response on which a term
+    abstains gets 0 from it. Exactly 0 for prompts on whose responses every term has equal scores. sampling=dynamic selects
+    prompts by correctness: with sampling=fixed, those whose responses differ in another term only are trained on too."""
+
+    eps: float = 1e-6
+    """Added to the standard deviations; above 0."""
+    unbiased: bool = True
+    """Divide the squared deviations by the number of responses minus 1."""
+
+    needs_group: ClassVar[bool] = True
+    needs_terms: ClassVar[bool] = True
+    normalizes_batch: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
+
+    def __call__(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+        terms: Float[Tensor, "N K"] | None = None,
+        weights: Float[Tensor, " K"] | None = None,
+    ) -> Credit:
+        return Credit(self.normalize(self.estimate(rewards, mask, group, values, terms, weights).advantages, mask))
+
+    def estimate(
+        self,
+        rewards: Float[Tensor, "N T"],
+        mask: Bool[Tensor, "N T"],
+        group: Int[Tensor, " N"],
+        values: Float[Tensor, "N T"] | None = None,
+        terms: Float[Tensor, "N K"] | None = None,
+        weights: Float[Tensor, " K"] | None = None,
+    ) -> Credit:
+        """Return S, before it is divided by the standard deviation of the batch."""
+        if terms is None or weights is None:
+            raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
+        scored, normalise = mask.any(1, keepdim=True), GroupNorm(self.eps, self.unbiased)
+        columns = [normalise(x, scored & ~x.isnan(), group).advantages for x in terms.split(1, dim=1)]
+        return Credit(broadcast_to_tokens((torch.cat(columns, 1) * weights).sum(1), mask))
+
+    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+        """Return the advantages divided by the standard deviation of S over the rows with a true slot, of all ranks."""
+        total, scored = masked_mean(advantages, mask), mask.any(1)
+        moments = sum_over_ranks(torch.stack([total.square().sum(), scored.sum().to(total.dtype)]))
+        std = (moments[0] / (moments[1] - int(self.unbiased)).clamp(min=1)).sqrt()
+        return torch.where(mask, advantages, 0.0) / (std + self.eps)

@@ -1,0 +1,48 @@
+"""Penalty for text copied from the prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlmods.reward.ngrams import check_size, ngrams
+from rlmods.types import Prompt, Response, Scores, check_bounds
+
+
+@dataclass(frozen=True)
+class Copying:
+    """Copying penalty -max(0, c - allowed) / (1 - allowed), where c is the fraction of a response's n-grams of words that occur in the
+    prompt: 0 up to the allowed fraction, -1 if every n-gram is copied.
+
+    Against summaries that repeat their source, which reward models tend to score highly. c is 1 less the n-gram novelty of See et al. 2017,
+    arXiv:1704.04368, section 6. Words are separated by whitespace, ignoring case. n-grams do not span chat messages, and all messages of
+    the prompt count. A response of fewer than `size` words scores 0 and is counted under `short`.
+
+    Raises: UserError for a size that is not a positive integer.
+    """
+
+    size: int = 4
+    """Words per n-gram."""
+    allowed: float = 0.0
+    """Fraction of copied n-grams without a penalty, such as names and quotations; 0 to below 1."""
+
+    needs_answer: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_size(self, self.size)
+        check_bounds(self, "reward", {"allowed": (0 <= self.allowed < 1, "at least 0 and below 1")})
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        values, num_short, source = list[float](), 0, set[tuple[str, ...]]()
+        previous: Prompt | None = None
+        for response in responses:
+            if response.prompt is not previous:
+                previous = response.prompt
+                texts = [previous.text or ""] if previous.messages is None else [str(m.get("content", "")) for m in previous.messages]
+                source = {gram for text in texts for gram in ngrams(text, self.size)}
+            grams = ngrams(response.text, self.size)
+            copied = sum(gram in source for gram in grams) / max(1, len(grams))
+            values.append(-max(0.0, copied - self.allowed) / (1 - self.allowed))
+            num_short += not grams
+        return Scores(values, counts={"short": num_short})

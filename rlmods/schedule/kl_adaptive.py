@@ -1,0 +1,56 @@
+"""Learning rate adapted to the KL divergence of the updates."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import isfinite
+from typing import Any, ClassVar
+
+from rlmods.types import check_bounds
+
+
+@dataclass
+class KLAdaptive:
+    """Learning rate factor f that keeps the KL divergence of the updates near a target: after each iteration, f <- f / rate if d > 2 target
+    and f <- f * rate if 0 < d < target / 2, between `minimum` and `maximum`; f is 1 at first.
+
+    The adaptive learning rate of PPO in rsl_rl and skrl (`KLAdaptiveLR`), by iteration; Rudin et al. 2021, arXiv:2109.11978. d is the
+    iteration's `train/kl_old`, the mean of KL(pi_old || pi) over its optimizer steps (nats per token), so an iteration needs more than one
+    step. f is saved in checkpoints."""
+
+    target: float = 0.01
+    """Target KL divergence between the old policy and the policy of an optimizer step, nats per token; above 0."""
+    rate: float = 1.5
+    """Factor by which the learning rate changes in an iteration; above 1."""
+    minimum: float = 0.1
+    """Lower bound of f, relative to `optimizer.lr`; above 0 and at most 1."""
+    maximum: float = 10.0
+    """Upper bound of f, relative to `optimizer.lr`; at least 1."""
+    _factor: float = field(default=1.0, init=False, repr=False)
+
+    reads_kl: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        rules = {
+            "target": (self.target > 0, "above 0"),
+            "rate": (isfinite(self.rate) and self.rate > 1, "above 1"),
+            "minimum": (0 < self.minimum <= 1, "above 0 and at most 1"),
+            "maximum": (isfinite(self.maximum) and self.maximum >= 1, "at least 1"),
+        }
+        check_bounds(self, "schedule", rules)
+
+    def __call__(self, iteration: int, max_iterations: int) -> float:
+        """Return the factor for the next iteration."""
+        return self._factor
+
+    def on_iteration_end(self, metrics: Mapping[str, float]) -> None:
+        kl = metrics.get("train/kl_old", self.target)
+        change = 1 / self.rate if kl > 2 * self.target else self.rate if 0 < kl < self.target / 2 else 1.0
+        self._factor = min(max(self._factor * change, self.minimum), self.maximum)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"factor": self._factor}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self._factor = state["factor"]

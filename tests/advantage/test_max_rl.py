@@ -1,0 +1,66 @@
+from dataclasses import replace
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+
+from rlmods.advantage import MaxRL
+from rlmods.types import UserError
+from tests.support.batches import Batch, batches, few
+from tests.support.reference import group_advantage
+
+
+def non_negative(b: Batch) -> Batch:
+    return replace(b, rewards=b.rewards.abs())
+
+
+@few
+@given(batches)
+def test_equals_the_loop(b: Batch) -> None:
+    b = non_negative(b)
+    p = b.poisoned()
+    advantages = MaxRL()(p.rewards, p.mask, p.group).advantages
+    expected = group_advantage("group_mean", b.rewards, b.mask, b.group)
+    for i in range(len(b.rewards)):
+        members = [float(b.rewards[j][b.mask[j]].sum()) for j in range(len(b.rewards)) if b.group[j] == b.group[i] and b.mask[j].any()]
+        if members:
+            expected[i] /= sum(members) / len(members)
+    torch.testing.assert_close(advantages, expected)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"), [([1, 0, 0, 0], [3, -1, -1, -1]), ([1, 1, 0, 0], [1, 1, -1, -1]), ([1, 1, 1, 0], [1 / 3] * 3 + [-1])]
+)
+def test_by_hand(scores: list[float], expected: list[float]) -> None:
+    rewards = torch.tensor(scores, dtype=torch.float64)[:, None]
+    advantages = MaxRL()(rewards, torch.ones(4, 1, dtype=torch.bool), torch.zeros(4, dtype=torch.long)).advantages
+    assert advantages[:, 0].tolist() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("p", [0.05, 0.5, 0.9])
+@pytest.mark.parametrize("size", [2, 4])
+def test_expectation_is_the_gradient_of_the_truncated_log_likelihood(p: float, size: int) -> None:
+    """With R ~ Bernoulli(p): log p = -sum_k (1 - p)^k / k, whose first G - 1 terms have the derivative sum_k (1 - p)^(k - 1)."""
+    total = 0.0
+    for outcome in product((0.0, 1.0), repeat=size):
+        rewards, wins = torch.tensor(outcome, dtype=torch.float64)[:, None], sum(outcome)
+        advantages = MaxRL()(rewards, torch.ones(size, 1, dtype=torch.bool), torch.zeros(size, dtype=torch.long)).advantages
+        score = torch.where(rewards > 0, 1 / p, -1 / (1 - p))  # d log P(R) / dp
+        total += p**wins * (1 - p) ** (size - wins) * float((advantages * score).mean())
+    assert total == pytest.approx(sum((1 - p) ** (k - 1) for k in range(1, size)))
+
+
+@pytest.mark.parametrize("reward", [0.0, 0.95, 1.0])
+def test_equal_rewards_give_exactly_0(reward: float) -> None:
+    rewards = torch.full((8, 1), reward)
+    assert (MaxRL()(rewards, torch.ones(8, 1, dtype=torch.bool), torch.zeros(8, dtype=torch.long)).advantages == 0).all()
+    assert MaxRL.needs_group
+
+
+def test_a_negative_reward_is_refused() -> None:
+    rewards = torch.tensor([[1.0], [-1.0]])
+    with pytest.raises(UserError, match=r"one reward is -1: type reward=accuracy"):
+        MaxRL()(rewards, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long))
+    one_masked = torch.tensor([[True], [False]])
+    assert (MaxRL()(rewards, one_masked, torch.zeros(2, dtype=torch.long)).advantages == 0).all()

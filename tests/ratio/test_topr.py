@@ -1,0 +1,40 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlmods.ratio import TOPR, LogLikelihood
+from tests.support.batches import Batch, batch, batches, few, gradient
+from tests.support.reference import dense, topr
+
+
+@few
+@given(batches, st.sampled_from(["sequence_token", "token"]))
+def test_equals_the_loop(b: Batch, level: str) -> None:
+    fast, slow = b.log_ratio.clone().requires_grad_(), b.log_ratio.clone().requires_grad_()
+    surrogate = TOPR(level)(fast, b.advantages, b.mask)
+    field, clipped_slots = topr(slow, b.advantages, b.mask, level)
+    torch.testing.assert_close(surrogate.objective, dense(field, b.mask.shape))
+    assert {tuple(x) for x in surrogate.clipped.nonzero().tolist()} == clipped_slots
+    if field:
+        torch.testing.assert_close(gradient(surrogate.objective.sum(), fast), gradient(sum(field.values()), slow))
+
+
+def test_positive_advantages_are_fine_tuned_on() -> None:
+    b = batch(5, 6, seed=1)
+    positive = b.advantages.abs() + 0.1
+    assert torch.equal(TOPR()(b.log_ratio, positive, b.mask).objective, LogLikelihood()(b.log_ratio, positive, b.mask).objective)
+
+
+@pytest.mark.parametrize("drift", [-3.0, 3.0])
+def test_weight_of_a_bad_response_is_the_product_of_its_ratios_and_at_most_1(drift: float) -> None:
+    d = torch.full((1, 4), drift / 4, dtype=torch.float64, requires_grad=True)
+    advantages, mask = -torch.ones(1, 4, dtype=torch.float64), torch.ones(1, 4, dtype=torch.bool)
+    grad = gradient(TOPR()(d, advantages, mask).objective.sum(), d)
+    weight = min(1.0, float(torch.tensor(drift, dtype=torch.float64).exp()))
+    torch.testing.assert_close(grad, torch.full_like(grad, -weight))
+
+
+def test_invalid_fields_are_refused_by_name() -> None:
+    with pytest.raises((ValueError, TypeError), match="level"):  # TypeError where types are checked at run time
+        TOPR(level="response")  # type: ignore[arg-type]
