@@ -22,6 +22,7 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
+from rlmods.training.parameter_groups import parameter_groups
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
@@ -107,9 +108,9 @@ class Learner(L.LightningModule):
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return one parameter group of the optimizer per network."""
-        return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
+    def optimizer_settings(self, network: str) -> dict[str, Any]:
+        """Return the settings of a network that differ from those of the optimizer, such as `lr`."""
+        return {}
 
     def export(self, folder: Path) -> None:
         """Write the trained model as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
@@ -240,7 +241,9 @@ class Learner(L.LightningModule):
                     strategy.shard(network)
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(self.parameter_groups())
+        networks = self.networks.items()
+        groups = [group for name, network in networks for group in parameter_groups(name, network, **self.optimizer_settings(name))]
+        optimizer = self.optimizer(groups)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: self.schedule(i, self.max_iterations))
         return [optimizer], [schedule]
 

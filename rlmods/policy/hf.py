@@ -28,7 +28,7 @@ class HuggingFace:
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: str = "float32"
-    """Data type of the trained weights. In bfloat16, AdamW at the usual learning rates loses most updates to rounding."""
+    """Data type of the weights. Trained weights are float32; weights that are frozen under an adapter may be bfloat16."""
     attention: str = "sdpa"
     """Attention implementation, the same for sampling and for old, new and reference log-probabilities."""
     gradient_checkpointing: bool = False

@@ -139,7 +139,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @staticmethod
     def from_policy(policy: Policy) -> ScalarModel:
-        """Return a copy of the policy's trunk with a zero-initialised head: all scores are 0 at first.
+        """Return a copy of the policy's trunk in float32 with a zero-initialised head: all scores are 0 at first.
 
         Raises:
             UserError: transformers has no sequence classifier for this architecture.
@@ -149,9 +149,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
-            # A frozen base may be in a data type that is unsuitable for training.
-            dtype = policy.model.dtype if policy.base_fingerprint is None else torch.float32
-            model = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+            # The policy's data type may be unsuitable for training.
+            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer

@@ -26,7 +26,7 @@ class SmolLM2:
     cache: str = "~/.cache/rlmods"
     """Directory of the converted weights."""
     dtype: str = "float32"
-    """Data type of the trained weights."""
+    """Data type of the weights. Trained weights are float32; weights that are frozen under an adapter may be bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
 

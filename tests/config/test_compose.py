@@ -267,6 +267,12 @@ RULES = {
         (("algo=reward_model", "policy=hf", "policy.quantization=int8"), "needs frozen weights: type policy.quantization=null"),
         (("algo=ppo", "policy=hf", "policy.quantization=nf4", "adapter=lora"), "critic=separate trains a full-precision copy"),
     ],
+    "master_weights": [
+        (("policy=hf", "policy.dtype=bfloat16"), "loses most updates at the usual learning rates: type policy.dtype=float32 trainer.precision="),
+        (("policy=smollm2", "policy.dtype=bfloat16", "algo=ppo"), "trainer.precision=bf16-mixed, or adapter=lora"),
+        (("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"), "type policy.dtype=float32 trainer.precision=bf16-mixed"),
+        (("policy=hf", "policy.dtype=float16", "algo=process_reward_model"), "policy.dtype=float16 would train float16 weights"),
+    ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "truncation": [
@@ -310,6 +316,11 @@ class TestRules:
         assert plan(*few, "data.response=said").label == "sft"
         assert "trains on preferences" in refused("algo=dpo", *few[1:])
         assert "trains on labelled steps" in refused("algo=process_reward_model", *few[1:])
+
+    @pytest.mark.parametrize("algo", ["dapo", "ppo", "sft", "dpo"])
+    def test_a_frozen_base_may_be_bfloat16(self, algo: str) -> None:
+        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices["adapter"] == "lora"
+        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
 
     def test_a_verdict_is_enough_for_kto(self) -> None:
         assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"

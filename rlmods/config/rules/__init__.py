@@ -10,6 +10,6 @@ from rlmods.config.rules import parts, rows, values
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     values.protocols, parts.group_size, parts.critic, parts.steps, parts.reward_scaling, parts.reference, parts.rounds, rows.ptx,
     rows.minibatches, rows.prompts, rows.answers, rows.columns, rows.gradable, rows.preferences, parts.temperature, parts.truncation,
-    parts.router, values.precision, parts.quantization,
+    parts.router, values.precision, parts.quantization, values.master_weights,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""
