@@ -69,7 +69,8 @@ class Reward(Protocol):
 
 @runtime_checkable
 class Rollout(Protocol):
-    """Samples responses, by default with temperature 1 and without truncation of the distribution."""
+    """Samples responses, by default with temperature 1 and without truncation of the distribution. A method `check_policy(policy)`, if there
+    is one, is called when training is set up, and raises UserError for a policy from which it cannot sample."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""
@@ -82,17 +83,32 @@ class Rollout(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for a tie, None for no verdict."""
+    """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for a tie, None for no verdict.
+
+    A judge with the class attribute `accepts_responses = True` gets records of type `Response` where they are known, which tell that a text
+    was truncated; other judges get the texts alone."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
 
 
-def compare(judge: Judge, pairs: Sequence[tuple[Prompt, str, str]]) -> list[float | None]:
+Candidate = Response | str
+"""A response to judge; a bare text is that of a finished response."""
+
+
+def as_accepted(judge: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return candidates in the form that the judge takes: unchanged, or their texts."""
+    if getattr(judge, "accepts_responses", False):
+        return candidates
+    return [x.text if isinstance(x, Response) else x for x in candidates]
+
+
+def compare(judge: Judge, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]) -> list[float | None]:
     """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
 
     Raises:
         ValueError: a verdict outside 0 to 1.
     """
+    pairs = [(prompt, *as_accepted(judge, candidates)) for prompt, *candidates in pairs]  # type: ignore[misc]
     verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
     for verdict in verdicts:
         if verdict is not None and not 0 <= verdict <= 1:

@@ -68,6 +68,8 @@ class Learner(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.policy, self.rollout, self.reward = policy, rollout, reward
+        if hasattr(rollout, "check_policy"):
+            rollout.check_policy(policy)
         self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
         self.validation, self.validation_prompts = validation, validation_prompts
         self.settings = self.settings_type() if settings is None else settings

@@ -70,7 +70,7 @@ class ProcessRewardModel(Learner):
             UserError: a step that is empty or shares its last token with another step.
         """
         steps = prompt.meta["steps"]
-        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
+        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps), prompt)
         lengths = [len(step) for step in steps]
         ends = [*tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]), len(tokens) - 1]
         if not all(lengths) or len(set(ends)) < len(steps):

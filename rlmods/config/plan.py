@@ -124,7 +124,7 @@ def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: S
         UserError: a row that is too long.
     """
     for prompt in prompts if columns else ():
-        longest = max((len(policy.encode_response(text)) for text in texts(prompt, columns)), default=0)
+        longest = max((len(policy.encode_response(text, prompt)) for text in texts(prompt, columns)), default=0)
         length = len(policy.encode(prompt)) + longest
         if length > policy.context_length:
             raise UserError(

@@ -94,7 +94,7 @@ class Transformer:
             config.num_hidden_layers, hidden, heads, heads * size, (value["num_key_value_heads"] or heads) * size, inner,
             config.vocab_size if isinstance(network, Policy) else 0, experts,
             qk_norm=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-            eager=settings.get("attention") == "eager",
+            eager=model.config._attn_implementation == "eager",
             itemsize=2 if devices.autocast else weight,
             autocast=devices.autocast and weight == 4,
             checkpointing=bool(settings.get("gradient_checkpointing", False)),

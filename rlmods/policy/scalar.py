@@ -114,6 +114,15 @@ class ScalarModel(TokenizerMixin, nn.Module):
             return nn.functional.linear(hidden.float(), weight, bias).squeeze(-1)
 
     @torch.no_grad()
+    def fold_offset(self) -> None:
+        """Subtract the offset in the head's bias, so that `forward` returns scores from which it is subtracted already."""
+        offset, head = float(self.metadata.get("offset", 0.0)), self.model.score
+        if offset:
+            bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+            head.bias = nn.Parameter(bias - offset)
+            self.metadata["offset"] = 0.0
+
+    @torch.no_grad()
     def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> Float[Tensor, "N T"]:
         """Return the scores at the response tokens of each (prompt ids, response ids), right-padded with NaN to the longest response.
 

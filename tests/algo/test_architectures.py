@@ -1,0 +1,87 @@
+"""Architectures of transformers, each with random weights: two iterations of the loop, in which sampler and trainer agree, or refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from rlmods.algo import Batch
+from rlmods.policy import Policy
+from rlmods.policy.tiny import character_tokenizer
+from rlmods.rollout import Local
+from rlmods.types import UserError
+from tests.support.tiny_setup import fit, learner
+
+WIDTH, LAYERS = 16, 2
+SHAPE: dict[str, Any] = {
+    "vocab_size": 102, "hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": LAYERS, "num_attention_heads": 2,
+    "num_key_value_heads": 1, "head_dim": 8, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+WINDOW = {"sliding_window": 4}
+EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+LINEAR = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+LATENT = {
+    "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 8, "num_key_value_heads": 2,
+    "n_routed_experts": 4, "n_group": 1, "topk_group": 1, "num_experts_per_tok": 2, "moe_intermediate_size": 16, "first_k_dense_replace": 1,
+}  # fmt: skip
+LAYER_TYPES = {"layer_types": ["linear_attention", "full_attention"]}
+SLIDING = {"layer_types": ["sliding_attention", "full_attention"]} | WINDOW
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "qwen2": {},
+    "qwen3": {},
+    "qwen3_moe": EXPERTS,
+    "qwen3_next": EXPERTS | LINEAR | LAYER_TYPES | {"shared_expert_intermediate_size": 16},
+    "mistral": WINDOW,
+    "gemma2": SLIDING,
+    "gemma3_text": SLIDING,
+    "gpt_oss": SLIDING | {"num_local_experts": 4, "num_experts_per_tok": 2},
+    "deepseek_v3": LATENT,
+    "lfm2": {"layer_types": ["conv", "full_attention"]},
+    "granite": {},
+    "cohere": {},
+    "cohere2": SLIDING,
+    "bloom": {"n_layer": LAYERS, "n_head": 2},
+    "gpt2": {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 64},
+    "gpt_neox": {},
+    "olmo2": {},
+    "olmo3": SLIDING,
+    "phi3": {},
+    "stablelm": {},
+    "opt": {"ffn_dim": 32, "word_embed_proj_dim": WIDTH, "do_layer_norm_before": True},
+    "falcon": {},
+    "smollm3": {},
+    "exaone4": SLIDING,
+    "mamba": {"state_size": 4},
+    "mamba2": {"state_size": 4, "num_heads": 4, "head_dim": 8, "n_groups": 1, "chunk_size": 4},
+    "falcon_mamba": {"state_size": 4},
+    "jamba": EXPERTS | {"mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
+}
+"""Settings of each architecture, by `model_type`, beside those of `SHAPE`."""
+
+
+def random_policy(model_type: str) -> Policy:
+    """Return a policy with random weights, large enough for distributions that depend on the text."""
+    config = AutoConfig.for_model(model_type, **SHAPE | ARCHITECTURES[model_type])
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(config)
+        for x in model.parameters():
+            if x.ndim == 2:
+                x.data.normal_(std=0.25)
+    return Policy(model, character_tokenizer())
+
+
+@pytest.mark.parametrize("model_type", ARCHITECTURES)
+def test_trains(model_type: str) -> None:
+    policy = random_policy(model_type)
+    before = {name: x.detach().clone() for name, x in policy.named_parameters()}
+    rows = fit(learner(policy=policy, rollout=Local(max_tokens=6), batch=Batch(prompts=4, samples=4)), 2)
+    gaps = [row["train/sampler_logprob_gap"] for row in rows if "train/sampler_logprob_gap" in row]
+    assert len(gaps) == 2
+    assert max(gaps) < 1e-5
+    assert any(not torch.equal(x, before[name]) for name, x in policy.named_parameters())
