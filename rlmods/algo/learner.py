@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,6 +27,9 @@ from rlmods.training.parameter_groups import parameter_groups
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
+
+DROPOUT = 1_000_002
+"""Purpose of the random numbers of dropout; epochs are below."""
 
 
 @dataclass(frozen=True)
@@ -134,9 +138,9 @@ class Learner(L.LightningModule):
 
     def train_on(self, rows: Any) -> None:
         """Make epochs x minibatches optimizer steps on these rows."""
-        with self.timer("update"):
+        with self.timer("update"), self.seeded_dropout():
             for network in self.networks.values():
-                network.train(getattr(network, "gradient_checkpointing", False))
+                network.train(getattr(network, "needs_train_mode", False))
             for indices in self.minibatches(len(rows)):
                 self.train_step(rows.select(indices))
             for network in self.networks.values():
@@ -150,6 +154,13 @@ class Learner(L.LightningModule):
         """Return the row indices of each optimizer step, shuffled by (seed, iteration, epoch)."""
         orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
         return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+
+    @contextmanager
+    def seeded_dropout(self) -> Iterator[None]:
+        """Draw what is random in the networks from (seed, iteration, rank) inside the block, so that resuming needs no generator state."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(hash((self.seed, self.iteration, DROPOUT, self.ranks.rank)))
+            yield
 
     def generator(self, purpose: int) -> torch.Generator:
         """Return a random generator that depends on seed, iteration and `purpose` alone."""

@@ -46,6 +46,8 @@ class Separate(CriticConfig):
         pooling = scalar.metadata.get("pooling", "last")
         if pooling != "last":
             advice = "type critic.init=null, or train a reward model with algo.pooling=last"
-            raise UserError(f"critic.init={self.init}: its score is the {pooling} over tokens, and a value is a score at one token: {advice}")
+            raise UserError(
+                f"critic.init={self.init}: its score is the {pooling} over tokens, and a value is a score at one token: {advice}"
+            )
         scalar.fold_offset()
         return ValueNetwork(scalar.to(policy.device))

@@ -18,7 +18,8 @@ from hydra.utils import instantiate
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlmods.config.plan import Plan
+from rlmods.config.plan import Plan, max_prompt_tokens, short_prompts
+from rlmods.data import Splits
 from rlmods.distributed import sharding
 from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch, num_bytes, optimizer_copies, tensors
 from rlmods.policy import Policy
@@ -166,6 +167,8 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     """
     splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
     encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
+    limit = max_prompt_tokens(plan.config, "data")
+    splits = Splits(*(short_prompts(encoder, split, limit) for split in (splits.train, splits.val)))
     micro = microbatch(plan, encoder, splits.train, devices.ranks)
     held = persistent(networks, devices, copies)
     full = {part: size * devices.shards for part, size in held.items()}

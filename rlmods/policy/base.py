@@ -44,11 +44,14 @@ class Policy(TokenizerMixin, nn.Module):
     """A Hugging Face causal language model with its tokenizer.
 
     Old, new and reference log-probabilities all come from `forward`, so that they differ only in the parameters. Dropout is off in all of
-    them: it is 0 in the live configuration, and has its original value in the exported one.
+    them (unless `set_dropout` turns it on for train mode): it is 0 in the live configuration, and has its original value in the exported
+    one.
     """
 
     forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
     """Methods other than `forward` that run the network; sharding registers them."""
+    training_dropout: float = 0.0
+    """Probability of dropout in train mode (`set_dropout`)."""
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
@@ -70,6 +73,11 @@ class Policy(TokenizerMixin, nn.Module):
     @property
     def device(self) -> torch.device:
         return device_of(self)
+
+    @property
+    def needs_train_mode(self) -> bool:
+        """True if training needs train mode: for gradient checkpointing, or for dropout (`set_dropout`)."""
+        return self.gradient_checkpointing or self.training_dropout > 0
 
     def forward(
         self,

@@ -74,6 +74,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
     forward scores the token before the end of text.
     """
 
+    training_dropout: float = 0.0
+    """Probability of dropout in train mode (`set_dropout`)."""
+
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
@@ -90,6 +93,11 @@ class ScalarModel(TokenizerMixin, nn.Module):
     @property
     def device(self) -> torch.device:
         return device_of(self)
+
+    @property
+    def needs_train_mode(self) -> bool:
+        """True if training needs train mode: for gradient checkpointing, or for dropout (`set_dropout`)."""
+        return self.gradient_checkpointing or self.training_dropout > 0
 
     @property
     def metadata(self) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
+from rlmods.policy.dropout import eval_mode
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs about as much as one step."""
@@ -155,15 +156,12 @@ def _left_pad(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.devic
 @contextmanager
 def sampling_mode(module: nn.Module) -> Iterator[None]:
     """Put every submodule in eval mode (no dropout; gradient checkpointing would disable the cache), and restore each mode afterwards."""
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
     torch.clear_autocast_cache()  # autocast caches casts of weights made while sampling, which must not outlive the block
     try:
-        yield
+        with eval_mode(module):
+            yield
     finally:
         torch.clear_autocast_cache()
-        for m, training in modes:
-            m.training = training
 
 
 def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

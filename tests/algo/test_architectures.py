@@ -6,14 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-import transformers
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
 
 from rlmods.algo import Batch
+from rlmods.data import Arithmetic
 from rlmods.policy import Policy
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
+from rlmods.rollout.agreement import check_agreement
 from rlmods.types import UserError
+from tests.policy.test_base import seeded
 from tests.support.tiny_setup import fit, learner
 
 WIDTH, LAYERS = 16, 2
@@ -62,11 +64,16 @@ ARCHITECTURES: dict[str, dict[str, Any]] = {
     "jamba": EXPERTS | {"mamba_d_state": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False},
 }
 """Settings of each architecture, by `model_type`, beside those of `SHAPE`."""
+UNUSED = {"falcon": ("head_dim",)}
+"""Settings of `SHAPE` that an architecture computes itself."""
+SPLITS = Arithmetic(level=3, num_train=24, num_val=8)()
+"""Prompts of different length, which are padded when they are sampled together."""
 
 
 def random_policy(model_type: str) -> Policy:
     """Return a policy with random weights, large enough for distributions that depend on the text."""
-    config = AutoConfig.for_model(model_type, **SHAPE | ARCHITECTURES[model_type])
+    settings = {name: value for name, value in (SHAPE | ARCHITECTURES[model_type]).items() if name not in UNUSED.get(model_type, ())}
+    config = AutoConfig.for_model(model_type, **settings)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = AutoModelForCausalLM.from_config(config)
@@ -80,8 +87,60 @@ def random_policy(model_type: str) -> Policy:
 def test_trains(model_type: str) -> None:
     policy = random_policy(model_type)
     before = {name: x.detach().clone() for name, x in policy.named_parameters()}
-    rows = fit(learner(policy=policy, rollout=Local(max_tokens=6), batch=Batch(prompts=4, samples=4)), 2)
+    assert len({len(policy.encode(prompt)) for prompt in SPLITS.train}) > 1
+    rows = fit(learner(policy=policy, rollout=Local(max_tokens=6), batch=Batch(prompts=4, samples=4)), 2, splits=SPLITS)
     gaps = [row["train/sampler_logprob_gap"] for row in rows if "train/sampler_logprob_gap" in row]
     assert len(gaps) == 2
     assert max(gaps) < 1e-5
     assert any(not torch.equal(x, before[name]) for name, x in policy.named_parameters())
+
+
+class Shifted(LlamaForCausalLM):
+    """Reads the positions of padded prompts from the left edge of the batch."""
+
+    @property
+    def base_model(self) -> Any:
+        def forward(position_ids: Any = None, **inputs: Any) -> Any:
+            return self.model(**inputs)
+
+        return forward
+
+
+class Forgetful(LlamaForCausalLM):
+    """Ignores its cache."""
+
+    @property
+    def base_model(self) -> Any:
+        def forward(past_key_values: Any = None, use_cache: bool = False, **inputs: Any) -> Any:
+            return self.model(**inputs, use_cache=False)
+
+        return forward
+
+
+class TestAgreement:
+    def llama(self, kind: Any) -> Policy:
+        return Policy(seeded(kind, LlamaConfig(**SHAPE)), character_tokenizer())
+
+    def test_a_model_that_padding_changes_is_refused(self) -> None:
+        policy = self.llama(Shifted)
+        with pytest.raises(UserError, match=r"padding changes the log-probabilities of Shifted by \S+ nats .*: type rollout.batch_size=1,"):
+            learner(policy=policy)
+        trained = learner(policy=policy, rollout=Local(max_tokens=6, batch_size=1))
+        rows = fit(trained, 1, splits=SPLITS)
+        assert rows[-1]["train/sampler_logprob_gap"] < 1e-4
+
+    def test_a_model_without_a_working_cache_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"^policy: Forgetful gives other log-probabilities with a cache than without .*another model$"):
+            learner(policy=self.llama(Forgetful))
+
+    def test_a_bidirectional_model_is_refused(self) -> None:
+        config = BertConfig(**{**SHAPE, "is_decoder": False})
+        with pytest.raises(UserError, match="BertLMHeadModel"):
+            learner(policy=Policy(seeded(BertLMHeadModel, config), character_tokenizer()))
+
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+    def test_rounding_is_accepted(self, dtype: torch.dtype) -> None:
+        policy = Policy(seeded(LlamaForCausalLM, LlamaConfig(**SHAPE)).to(dtype), character_tokenizer())
+        check_agreement(policy)
+        check_agreement(policy.train())
+        assert policy.training

@@ -52,7 +52,9 @@ class TestBounds:
     @pytest.mark.parametrize("value", [0.31, math.nan])
     def test_a_sampler_that_disagrees_stops_the_first_iteration(self, tmp_path: Path, value: float) -> None:
         trained = Diverging("train/sampler_logprob_gap", [value] * 3)
-        about = r"train/sampler_logprob_gap is \S+ after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1: the sampler and the trainer"
+        about = (
+            r"train/sampler_logprob_gap is \S+ after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1: the sampler and the trainer"
+        )
         with pytest.raises(UserError, match=about) as error:
             fit(trained, 3, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
         assert all(cause in str(error.value) for cause in ("padding", "temperature", "weights", "type rollout=local"))

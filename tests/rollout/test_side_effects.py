@@ -36,7 +36,9 @@ def test_modes_are_restored_and_no_graph_is_built():
 
 def test_one_prefill_for_all_samples():
     policy, shapes = TinyPolicy(llama()), []
-    policy.model.base_model.register_forward_pre_hook(lambda _m, _a, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True)
+    policy.model.base_model.register_forward_pre_hook(
+        lambda _m, _a, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+    )
     sample(policy, RAGGED, samples=8, batch_size=24, max_tokens=3)
     assert [s for s in shapes if s[1] > 1] == [(3, 17), (3, 4)]
     assert len(shapes) == 6
