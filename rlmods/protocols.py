@@ -69,8 +69,8 @@ class Reward(Protocol):
 
 @runtime_checkable
 class Rollout(Protocol):
-    """Samples responses, by default with temperature 1 and without truncation of the distribution. A method `check_policy(policy)`, if there
-    is one, is called when training is set up, and raises UserError for a policy from which it cannot sample."""
+    """Samples responses, by default with temperature 1 and without truncation of the distribution. An optional method
+    `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""

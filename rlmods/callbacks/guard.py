@@ -34,8 +34,8 @@ CAUSES = {
 
 
 class Guard(Callback):
-    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN exceeds every bound. The model is saved first. A difference
-    between sampler and trainer is there from the first iteration on, and is acted on at once.
+    """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN exceeds every bound. The model is saved first.
+    A difference between sampler and trainer is there from the first iteration on, and is acted on at once.
 
     If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of the last one to `folder`, as
     `iteration_000012.pt` for each rank, read by `torch.load(path, weights_only=True)`: the rows under `shares`, and under `losses` the loss

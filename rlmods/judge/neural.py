@@ -18,7 +18,8 @@ from rlmods.types import Prompt, UserError
 class Neural:
     """Judge that prefers the response with the higher reward model score.
 
-    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text token. The model is loaded at the first comparison.
+    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text token. The model is loaded
+    at the first comparison.
 
     Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text that exceeds the model's context.
     """

@@ -87,7 +87,7 @@ def load(
     not read.
 
     Raises:
-        UserError: the model does not exist, is not a causal language model, lacks weights, or does not support the attention implementation.
+        UserError: the model does not exist, is not a causal language model, lacks weights, or does not support `attention`.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
