@@ -79,6 +79,8 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)
+    if hasattr(rollout, "check_policy"):
+        rollout.check_policy(policy)
     kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
     num_long, prompts = len(prompts) - len(kept), kept[: settings.num_prompts]
     output = Output(Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings))

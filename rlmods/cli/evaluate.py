@@ -65,6 +65,8 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
     policy = load(model).to(process.device)
+    if hasattr(rollout, "check_policy"):
+        rollout.check_policy(policy)
     reference = None if config.reference is None else _load_reference(config.reference).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     metrics, _ = validation(policy, rollout, reward, kept, process)

@@ -53,7 +53,15 @@ class TestHuggingFace:
 
     def test_attention_is_what_the_model_supports(self, folder: Path, tmp_path: Path) -> None:
         assert HuggingFace(name=str(folder))().model.config._attn_implementation == "sdpa"
-        config = Gemma2Config(vocab_size=102, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
+        config = Gemma2Config(
+            vocab_size=102,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+        )
         Gemma2ForCausalLM(config).save_pretrained(tmp_path / "gemma2")
         character_tokenizer().save_pretrained(tmp_path / "gemma2")
         gemma2 = str(tmp_path / "gemma2")
