@@ -94,7 +94,7 @@ def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 def end_of_turn(tokenizer: Any) -> int | None:
     """Return the token by which the chat template ends a reply, which may differ from `eos_token` (Gemma: `<end_of_turn>`): the special
     token after the content of an assistant message. None without a template, or if no special token follows."""
-    if tokenizer.chat_template is None:
+    if getattr(tokenizer, "chat_template", None) is None:
         return None
     from jinja2 import TemplateError
 
