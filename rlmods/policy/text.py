@@ -125,4 +125,5 @@ def set_template_kwargs(tokenizer: Any, values: Mapping[str, Any]) -> None:
     for name in values:
         if name in reserved or not re.search(rf"\b{re.escape(name)}\b", template):
             raise UserError(f"policy.chat_template_kwargs: the chat template of this model does not use {name}: drop it")
-    tokenizer.init_kwargs[TEMPLATE_KWARGS] = {**template_kwargs(tokenizer), **values}
+    if values:
+        tokenizer.init_kwargs[TEMPLATE_KWARGS] = {**template_kwargs(tokenizer), **values}
