@@ -22,7 +22,8 @@ class Advantage(Protocol):
     - `needs_group = True`: more than one response per prompt.
     - `needs_greedy = True`: the reward of the greedy response to each prompt, passed as `values` on every token of the prompt's responses.
     - `needs_steps = True`: rewards by step, and the argument `steps`: bool [N, T], True where a step ends.
-    - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response, which are then not in `rewards` (NaN: none).
+    - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response, which `rewards` then does not contain
+      (NaN: none).
     - `needs_terms = True`: the arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and `weights` [K].
     - `reads_correctness = True`: `rewards` are the scores by which `sampling` selects (unshaped correctness, or the total reward if the
       reward does not report it), without scaling and KL.
@@ -93,7 +94,8 @@ class Reward(Protocol):
 
 @runtime_checkable
 class Rollout(Protocol):
-    """Samples responses, by default with temperature 1 and without truncation of the distribution."""
+    """Samples responses, by default with temperature 1 and without truncation of the distribution. An optional method
+    `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""
@@ -106,18 +108,33 @@ class Rollout(Protocol):
 
 @runtime_checkable
 class Judge(Protocol):
-    """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for a tie, None for no verdict."""
+    """Compares two responses to a prompt: 1.0 if the first is better, 0.0 if the second is, 0.5 for a tie, None for no verdict.
+
+    A judge with the class attribute `accepts_responses = True` gets records of type `Response` where they are known, which tell that a text
+    was truncated; other judges get the texts alone."""
 
     def __call__(self, prompt: Prompt, first: str, second: str) -> float | None: ...
 
 
-def compare(judge: Judge, pairs: Sequence[tuple[Prompt, str, str]]) -> list[float | None]:
+Candidate = Response | str
+"""A response to judge; a bare text is that of a finished response."""
+
+
+def as_accepted(judge: Any, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+    """Return candidates in the form that the judge takes: unchanged, or their texts."""
+    if getattr(judge, "accepts_responses", False):
+        return candidates
+    return [x.text if isinstance(x, Response) else x for x in candidates]
+
+
+def compare(judge: Judge, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]) -> list[float | None]:
     """Return one verdict per pair, from one call of `judge.compare(pairs)` if the judge has it, else from one call per pair.
 
     Raises:
         ValueError: a verdict outside 0 to 1.
     """
-    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]
+    pairs = [(prompt, *as_accepted(judge, candidates)) for prompt, *candidates in pairs]  # type: ignore[misc]
+    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]  # type: ignore[arg-type]
     for verdict in verdicts:
         if verdict is not None and not 0 <= verdict <= 1:
             raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")

@@ -84,6 +84,11 @@ class Response:
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
 
 
+def as_response(prompt: Prompt, candidate: Response | str) -> Response:
+    """Return a candidate as a response. A bare text is that of a finished response whose tokens are unknown."""
+    return candidate if isinstance(candidate, Response) else Response(prompt, text=candidate)
+
+
 @dataclass(frozen=True, slots=True)
 class Scores(Sequence[float | None]):
     """Rewards of N responses. Behaves as a sequence of the N totals, None where the reward abstains."""

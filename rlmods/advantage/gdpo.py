@@ -61,7 +61,7 @@ class GDPO:
         if terms is None or weights is None:
             raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
         scored, normalise = mask.any(1, keepdim=True), GroupNorm(self.eps, self.unbiased)
-        columns = [normalise(x, scored & ~x.isnan(), group).advantages for x in terms.split(1, dim=1)]
+        columns = [normalise(x, scored & ~x.isnan(), group).advantages for x in torch.split(terms, 1, dim=1)]
         return Credit(broadcast_to_tokens((torch.cat(columns, 1) * weights).sum(1), mask))
 
     def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy.base import Policy
+from rlmods.policy.dropout import eval_mode, set_dropout
 from rlmods.preference.terms import sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
@@ -30,9 +31,12 @@ class DPOSettings:
     """live: score the rows of each iteration with the reference. precomputed: score the whole data once, then free its memory."""
     sft_coefficient: float = objective(0.0)
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; the reference and validation have none."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "algo", {"sft_coefficient": (self.sft_coefficient >= 0, "0 or more")})
+        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
 class DPO(Learner):
@@ -63,6 +67,8 @@ class DPO(Learner):
             raise UserError("this preference loss needs the reference in every step: type algo.reference=live")
         if preference.needs_reference:
             self.reference = Reference(self.policy)
+        if self.settings.dropout:  # the reference, copied before, has none
+            set_dropout(self.policy, self.settings.dropout)
         self.precomputed: dict[str, Tensor] = {}
         """Reference log-probabilities of each prompt's candidates, by prompt id."""
         self.kl = torch.zeros(())
@@ -111,10 +117,11 @@ class DPO(Learner):
 
     @torch.no_grad()
     def score(self, rows: PreferenceBatch, policy: Policy) -> Tensor:
-        """Return the log-probability of each response [P, K]."""
+        """Return the log-probability of each response [P, K], without dropout."""
         out = torch.zeros(rows.rank.shape, device=self.device)
-        for micro, indices in self.microbatches(rows):
-            out[indices] = sequence_logprobs(policy, micro)[: len(indices)]
+        with eval_mode(policy):
+            for micro, indices in self.microbatches(rows):
+                out[indices] = sequence_logprobs(policy, micro)[: len(indices)]
         return out
 
     # Optimizer steps

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -21,9 +22,13 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
+from rlmods.training.parameter_groups import parameter_groups
 from rlmods.training.reference import Reference
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
+
+DROPOUT = 1_000_002
+"""Purpose of the random numbers of dropout; epochs are below."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,8 @@ class Learner(L.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.policy, self.rollout, self.reward = policy, rollout, reward
+        if hasattr(rollout, "check_policy"):
+            rollout.check_policy(policy)
         self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
         self.validation, self.validation_prompts = validation, validation_prompts
         self.settings = self.settings_type() if settings is None else settings
@@ -108,9 +115,9 @@ class Learner(L.LightningModule):
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        """Return one parameter group of the optimizer per network."""
-        return [{"params": [p for p in network.parameters() if p.requires_grad]} for network in self.networks.values()]
+    def optimizer_settings(self, network: str) -> dict[str, Any]:
+        """Return the settings of a network that differ from those of the optimizer, such as `lr`."""
+        return {}
 
     def export(self, folder: Path) -> None:
         """Write the trained model as a plain Hugging Face directory. Every rank calls this; rank 0 writes."""
@@ -132,9 +139,9 @@ class Learner(L.LightningModule):
 
     def train_on(self, rows: Any) -> None:
         """Make epochs x minibatches optimizer steps on these rows."""
-        with self.timer("update"):
+        with self.timer("update"), self.seeded_dropout():
             for network in self.networks.values():
-                network.train(getattr(network, "gradient_checkpointing", False))
+                network.train(getattr(network, "needs_train_mode", False))
             for indices in self.minibatches(len(rows)):
                 self.train_step(rows.select(indices))
             for network in self.networks.values():
@@ -148,6 +155,13 @@ class Learner(L.LightningModule):
         """Return the row indices of each optimizer step, shuffled by (seed, iteration, epoch)."""
         orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
         return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+
+    @contextmanager
+    def seeded_dropout(self) -> Iterator[None]:
+        """Draw what is random in the networks from (seed, iteration, rank) inside the block, so that resuming needs no generator state."""
+        with torch.random.fork_rng([self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(hash((self.seed, self.iteration, DROPOUT, self.ranks.rank)))
+            yield
 
     def generator(self, purpose: int) -> torch.Generator:
         """Return a random generator that depends on seed, iteration and `purpose` alone."""
@@ -248,7 +262,9 @@ class Learner(L.LightningModule):
                     strategy.shard(network)
 
     def configure_optimizers(self) -> Any:
-        optimizer = self.optimizer(self.parameter_groups())
+        networks = self.networks.items()
+        groups = [group for name, network in networks for group in parameter_groups(name, network, **self.optimizer_settings(name))]
+        optimizer = self.optimizer(groups)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: self.schedule(i, self.max_iterations))
         return [optimizer], [schedule]
 

@@ -173,11 +173,8 @@ class PolicyGradient(Learner):
     def networks(self) -> dict[str, nn.Module]:
         return {"policy": self.policy} | ({} if self.critic is None else {"critic": self.critic})
 
-    def parameter_groups(self) -> list[dict[str, Any]]:
-        groups = super().parameter_groups()
-        if self.critic is not None and self.critic_config.lr is not None:
-            groups[1]["lr"] = self.critic_config.lr
-        return groups
+    def optimizer_settings(self, network: str) -> dict[str, Any]:
+        return {"lr": self.critic_config.lr} if network == "critic" and self.critic_config.lr is not None else {}
 
     def on_fit_start(self) -> None:
         super().on_fit_start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,12 +15,24 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.reward.process import tokens_at
 from rlmods.training.collate import collate
 from rlmods.training.metrics import Meter
 from rlmods.training.ranking_metrics import auc
-from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError
+from rlmods.types import Experience, Prompt, Response, Scores, Totals, UserError, check_bounds, objective
+
+
+@dataclass(frozen=True)
+class ProcessRewardModelSettings:
+    """Settings of process reward models, `algo.*` in the configuration."""
+
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; validation has none."""
+
+    def __post_init__(self) -> None:
+        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
 class ProcessRewardModel(Learner):
@@ -32,6 +44,7 @@ class ProcessRewardModel(Learner):
     """
 
     groups: ClassVar[tuple[str, ...]] = ("data", "policy")  # no adapter: all weights are trained
+    settings_type: ClassVar[type[Any]] = ProcessRewardModelSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("steps",)
     validation_column: ClassVar[str] = "steps"
 
@@ -43,6 +56,8 @@ class ProcessRewardModel(Learner):
         super().__init__(**learner)
         self.scalar = ScalarModel.from_policy(self.policy)
         self.scalar.metadata.update({"kind": "process"})
+        if self.settings.dropout:
+            set_dropout(self.scalar, self.settings.dropout)
         del self.policy
 
     @property
@@ -70,7 +85,7 @@ class ProcessRewardModel(Learner):
             UserError: a step that is empty or shares its last token with another step.
         """
         steps = prompt.meta["steps"]
-        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps))
+        prompt_tokens, tokens = self.scalar.encode(prompt), self.scalar.encode_response("".join(steps), prompt)
         lengths = [len(step) for step in steps]
         ends = [*tokens_at(self.scalar.decode, tokens, list(accumulate(lengths))[:-1]), len(tokens) - 1]
         if not all(lengths) or len(set(ends)) < len(steps):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
+from rlmods.policy.dropout import set_dropout
 from rlmods.policy.scalar import ScalarModel
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
@@ -31,9 +32,12 @@ class RewardModelSettings:
     """Weight of the squared sum of a prompt's scores, which keeps them near 0 (arXiv:2312.09244)."""
     zero_mean: bool = True
     """The exported model subtracts the mean score of the held-out responses (InstructGPT, arXiv:2203.02155, section 3.5)."""
+    dropout: float = objective(0.0)
+    """Probability of the model's dropout in training; validation has none."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "algo", {"centre": (self.centre >= 0, "0 or more")})
+        check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
 class RewardModel(Learner):
@@ -58,6 +62,8 @@ class RewardModel(Learner):
         self.ranking = ranking
         self.scalar = ScalarModel.from_policy(self.policy)
         self.scalar.metadata.update({"kind": "reward", "offset": 0.0, "pooling": self.settings.pooling})
+        if self.settings.dropout:
+            set_dropout(self.scalar, self.settings.dropout)
         del self.policy
 
     @property

@@ -22,13 +22,21 @@ BOUND_NAMES = {
     "train/kl_old": "max_kl",
     "train/kl_ref": "max_kl",
     "train/grad_norm": "max_grad_norm",
+    "train/sampler_logprob_gap": "max_sampler_gap",
 }
 """Setting that bounds a metric, by metric."""
+DIVERGED = "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"
+CAUSES = {
+    "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches a recurrent state, another "
+    "temperature or top_p in the rollout, weights that it has not received, or other precision or expert routing; the run is saved and "
+    "stopped, type rollout=local, or another bound if the difference is intended"
+}
+"""Likely causes and advice, by setting; `DIVERGED` for the others."""
 
 
 class Guard(Callback):
     """Stop a run whose metrics exceed bounds that healthy runs stay far below; NaN and infinities exceed every bound. The model is saved
-    first.
+    first. A difference between sampler and trainer is there from the first iteration on, and is acted on at once.
 
     If too many optimizer steps in a row are not finite (`batch.max_nonfinite`), write the rows of the last one to `folder`, as
     `iteration_000012.pt` for each rank, read by `torch.load(path, weights_only=True)`: the rows under `shares`, and under `losses` the loss
@@ -41,6 +49,7 @@ class Guard(Callback):
         max_ratio: float | None = 1000.0,
         max_kl: float | None = 10.0,
         max_grad_norm: float | None = 10000.0,
+        max_sampler_gap: float | None = 0.1,
         patience: int = 3,
         action: Literal["warn", "stop"] = "stop",
     ) -> None:
@@ -50,13 +59,14 @@ class Guard(Callback):
             max_ratio: bound of `train/ratio_max`, the largest importance ratio of a token. null: no bound, here and below.
             max_kl: bound of `train/kl_old` and `train/kl_ref`, nats per token.
             max_grad_norm: bound of `train/grad_norm`, before clipping to `batch.max_norm`.
+            max_sampler_gap: bound of `train/sampler_logprob_gap`, nats per token; without patience.
             patience: number of iterations in a row beyond a bound that triggers `action`.
             action: "warn" (once until the metric is back within its bound) or "stop".
 
         Raises:
             UserError: a bound that is not positive, a patience below 1, an unknown action.
         """
-        self.bounds = {"max_ratio": max_ratio, "max_kl": max_kl, "max_grad_norm": max_grad_norm}
+        self.bounds = {"max_ratio": max_ratio, "max_kl": max_kl, "max_grad_norm": max_grad_norm, "max_sampler_gap": max_sampler_gap}
         for name, bound in self.bounds.items():
             if bound is not None and not bound > 0:
                 raise UserError(f"callbacks.guard.{name}={bound}: must be above 0, or null")
@@ -76,8 +86,11 @@ class Guard(Callback):
                 continue
             is_beyond = not -math.inf < metrics[metric] <= bound  # also true for NaN
             self._num_beyond[metric] = self._num_beyond[metric] + 1 if is_beyond else 0
-            if self._num_beyond[metric] == self.patience:
-                self._report(trainer, f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}", f"{name}={bound:g}")
+            patience = 1 if name == "max_sampler_gap" else self.patience
+            if self._num_beyond[metric] == patience:
+                lasting = f" for {patience} iterations in a row" if patience > 1 else ""
+                what = f"{metric} is {metrics[metric]:.4g} after iteration {learner.iteration}"
+                self._report(trainer, f"{what}, beyond callbacks.guard.{name}={bound:g}{lasting}", CAUSES.get(name, DIVERGED))
 
     def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
         """
@@ -99,10 +112,9 @@ class Guard(Callback):
         atomic_write(path, content.getvalue())
         raise UserError(f"{study['why']}; its rows are in {path}: torch.load(PATH, weights_only=True)")
 
-    def _report(self, trainer: Trainer, description: str, bound: str) -> None:
-        message = f"{description}, beyond callbacks.guard.{bound} for {self.patience} iterations in a row"
+    def _report(self, trainer: Trainer, message: str, advice: str) -> None:
         if self.action == "stop":
             trainer.should_stop = True
-            self._error = f"{message}: training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"
+            self._error = f"{message}: {advice}"
         elif trainer.is_global_zero:
             warnings.warn(message, stacklevel=2)

@@ -23,8 +23,12 @@ class Summary(L.Callback):
 
     A run that a callback ends before its last iteration is "finished"; "interrupted" is one that a signal ends."""
 
-    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str]) -> None:
-        self.directory, self.label, self.parts = directory, label, parts
+    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str], dropped_prompts: int = 0) -> None:
+        """
+        Args:
+            dropped_prompts: number of prompts left out of the data because they are too long.
+        """
+        self.directory, self.label, self.parts, self.dropped_prompts = directory, label, parts, dropped_prompts
         self.accuracy: dict[str, float | None] = {"first": None, "best": None, "last": None}
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
@@ -97,6 +101,7 @@ class Summary(L.Callback):
             response_tokens=learner.response_tokens,
             peak_memory_mb=self.peak_memory_mb,
             exit=exit,
+            dropped_prompts=self.dropped_prompts,
         )
 
     def state_dict(self) -> dict[str, Any]:

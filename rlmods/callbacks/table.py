@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -35,14 +35,14 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     reference = f"a frozen copy{' of the trained weights' * bool(trained_part)}, {_millions(ref_parameters):.2f}M more"
     release = ", freed after scoring the data" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
-    passes = "" if online else f" = {length * batch.prompts / len(plan.splits.train):.2g} passes over the data"
+    passes = "" if online else f" = {length * batch.prompts / len(plan.kept.train):.2g} passes over the data"
     table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in shown),
         main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
-        "data": f"{len(plan.splits.train)} training prompts, {len(plan.splits.val)} validation prompts{_shares(plan.splits.weights)}",
+        "data": f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts" + _left_out(plan) + _shares(plan),
         **({"ptx": f"{len(plan.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"} if plan.ptx else {}),
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
@@ -66,10 +66,15 @@ def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter
     return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
 
 
-def _shares(weights: Mapping[str, float] | None) -> str:
+def _shares(plan: Plan) -> str:
     """Return the shares of the data sets of a mixture in words."""
-    total = sum((weights or {}).values())
-    return "; " + ", ".join(f"{weight / total:.0%} {name}" for name, weight in weights.items()) if weights else ""
+    weights = plan.splits.weights or {}
+    return "; " + ", ".join(f"{weight / sum(weights.values()):.0%} {name}" for name, weight in weights.items()) if weights else ""
+
+
+def _left_out(plan: Plan) -> str:
+    count = len(plan.long_prompts)
+    return f"; {count} prompts longer than data.max_prompt_tokens={plan.config.data.max_prompt_tokens} are left out" if count else ""
 
 
 def _origin(plan: Plan, directory: RunDir) -> str:

@@ -33,6 +33,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.algo import Batch
 from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress
 from rlmods.config.instantiate import instantiate, parse_settings
+from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
@@ -77,8 +78,12 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
     batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
-    prompts = list(instantiate(config.data, "data")().train)[: settings.num_prompts]
+    prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)
+    if hasattr(rollout, "check_policy"):
+        rollout.check_policy(policy)
+    kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
+    num_long, prompts = len(prompts) - len(kept), kept[: settings.num_prompts]
     output = Output(Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings))
     remaining = _remaining(prompts, output)
     rollout.sync(policy, iteration=0)
@@ -93,7 +98,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
                 row = _prompt_row(prompt) | {"candidates": [_candidate(r) for r in candidates], "dropped": {r: dropped[r] for r in REASONS}}
                 output.add(row, keep=len(candidates) >= settings.min_candidates)
             update((start + len(chunk)) * batch.samples)
-    return _summary(output)
+    return _summary(output) | ({"long_prompts": num_long} if num_long else {})
 
 
 def deduplicate(responses: Sequence[Response], near: float) -> tuple[list[Response], Counter[str]]:

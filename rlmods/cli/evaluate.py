@@ -20,6 +20,7 @@ from omegaconf import DictConfig
 
 from rlmods.cli.command import command, configuration, find_policy
 from rlmods.config.instantiate import instantiate, parse_settings
+from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
@@ -65,13 +66,17 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
     policy = load(model).to(process.device)
+    if hasattr(rollout, "check_policy"):
+        rollout.check_policy(policy)
     reference = None if config.reference is None else _load_reference(config.reference).to(process.device)
-    metrics, _ = validation(policy, rollout, reward, splits.val, process)
-    prompts = splits.val[: validation.max_prompts]
+    kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
+    metrics, _ = validation(policy, rollout, reward, kept, process)
+    prompts = kept[: validation.max_prompts]
     if reference is not None:
         sampler = with_settings(rollout, temperature=validation.temperature, top_p=1.0, top_k=0, seed=validation.seed)
         metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, max(1, validation.samples), config.batch.token_budget)
-    return {"model": source, "prompts": len(prompts), **dict(sorted(metrics.items()))}
+    dropped = {"dropped_prompts": len(splits.val) - len(kept)} if len(kept) < len(splits.val) else {}
+    return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items()))}
 
 
 def _use_trained_reward_models(config: DictConfig, export: Path) -> None:

@@ -41,7 +41,7 @@ from rlmods.policy.fingerprint import fingerprint
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.training.offenders import offender_pairs
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt, Response, UserError
 
 ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""
@@ -85,7 +85,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     with progress("judging", len(remaining)) as update:
         for start in range(0, len(remaining), ROWS_PER_CALL):
             chunk = remaining[start : start + ROWS_PER_CALL]
-            for row, (ranks, verdicts) in zip(chunk, rankings(judge, [(_prompt(row), _texts(row)) for row in chunk]), strict=True):
+            for row, (ranks, verdicts) in zip(chunk, rankings(judge, [_responses(row) for row in chunk]), strict=True):
                 output.add(row | {"ranks": ranks, "verdicts": verdicts}, keep=settings.keep_ties or _has_preference(ranks))
             update(start + len(chunk))
     counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
@@ -176,8 +176,15 @@ def _prompt(row: Mapping[str, Any]) -> Prompt:
     return Prompt(id=row["id"], answer=row.get("answer"), meta=row.get("meta") or {}, **content)
 
 
-def _texts(row: Mapping[str, Any]) -> list[str]:
-    return [candidate["text"] for candidate in row["candidates"]]
+def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:
+    """Return the prompt and the candidates of a row, which keep their `finish`."""
+    prompt = _prompt(row)
+    return prompt, [Response(prompt, text=text, finish="length" if finish == "length" else "stop") for text, finish in _texts(row)]
+
+
+def _texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return text and finish of each candidate."""
+    return [(candidate["text"], candidate.get("finish", "stop")) for candidate in row["candidates"]]
 
 
 def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:

@@ -78,7 +78,9 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     learner = plan.learner()
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config)
-    trainer = plan.trainer([Summary(run_dir, plan.label, plan.choices)], [JsonlLogger(run_dir.metrics, run_dir.iteration)])
+    trainer = plan.trainer(
+        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts))], [JsonlLogger(run_dir.metrics, run_dir.iteration)]
+    )
     check_resume(trainer.strategy, run_dir.checkpoint)
     show_plan(plan, learner, run_dir, num_ranks)
     try:

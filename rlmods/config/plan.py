@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import lightning as L
+from lightning.pytorch.utilities import rank_zero_warn
 from omegaconf import DictConfig
 
 from rlmods.algo import Learner, PolicyGradient
@@ -39,38 +40,65 @@ class Plan:
     """Settings of the algorithm."""
     batch: Batch
     validation: Validation
+    long_prompts: set[str] = field(default_factory=set)
+    """Ids of the prompts that `learner` has left out, because they have more than `data.max_prompt_tokens` tokens."""
+
+    @property
+    def kept(self) -> Splits:
+        """The prompts that are not left out."""
+        train, val = ([p for p in split if p.id not in self.long_prompts] for split in (self.splits.train, self.splits.val))
+        return replace(self.splits, train=train, val=val)
 
     def learner(self) -> Learner:
         """Load the policy and construct the algorithm.
 
         Raises:
-            UserError: the policy does not load, or a prompt does not fit its context.
+            UserError: the policy does not load, a prompt does not fit its context, or all prompts are left out.
         """
         config = self.config
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
-        check_context(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
+        splits, ptx = self._leave_out_long_prompts(policy)
+        check_context(policy, (*splits.train, *splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
         columns = self.algorithm.needs_columns
-        held_out = [prompt for prompt in self.splits.val if all(column in prompt.meta for column in columns)]
-        check_response_lengths(policy, (*self.splits.train, *held_out), columns)
-        check_response_lengths(policy, self.ptx, ("response",))
+        held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
+        check_response_lengths(policy, (*splits.train, *held_out), columns)
+        check_response_lengths(policy, ptx, ("response",))
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,
             **self.parts,
-            **({"ptx_prompts": self.ptx} if issubclass(self.algorithm, PolicyGradient) else {}),
+            **({"ptx_prompts": ptx} if issubclass(self.algorithm, PolicyGradient) else {}),
             optimizer=instantiate(config.optimizer, "optimizer", partial=True),
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,
             validation=self.validation,
-            validation_prompts=list(self.splits.val),
+            validation_prompts=list(splits.val),
             seed=config.seed,
         )
         return learner
 
+    def _leave_out_long_prompts(self, policy: Policy) -> tuple[Splits, Sequence[Prompt]]:
+        """Fill `long_prompts`, and return the prompts and the rows of the supervised loss that are kept."""
+        limit, ptx = max_prompt_tokens(self.config, "data"), self.ptx
+        self.long_prompts.clear()
+        for prompts in (self.splits.train, self.splits.val):
+            short = short_prompts(policy, prompts, limit, "data")
+            self.long_prompts.update({prompt.id for prompt in prompts} - {prompt.id for prompt in short})
+        kept = self.kept
+        if self.long_prompts and self.batch.prompts > len(kept.train):
+            advice = f"type batch.prompts={len(kept.train)}, or a larger data.max_prompt_tokens"
+            raise UserError(f"batch.prompts={self.batch.prompts}, but {len(kept.train)} prompts have at most {limit} tokens: {advice}")
+        if ptx:
+            source = "data" if self.config.get("ptx") is None else "ptx"
+            ptx = short_prompts(policy, ptx, max_prompt_tokens(self.config, source), source)
+            if len(ptx) < len(self.ptx) and source == "ptx":
+                rank_zero_warn(f"ptx: {len(self.ptx) - len(ptx)} of its {len(self.ptx)} rows have longer prompts and are left out")
+        return kept, ptx
+
     def data(self) -> PromptModule:
         """Return the data module that serves the training prompts."""
-        return PromptModule(self.splits, self.batch.prompts, self.config.seed)
+        return PromptModule(self.kept, self.batch.prompts, self.config.seed)
 
     def num_ranks(self) -> int:
         """Return the number of processes that share an iteration.
@@ -100,6 +128,27 @@ class Plan:
         return trainer
 
 
+def max_prompt_tokens(config: DictConfig, group: str) -> int | None:
+    """Return `max_prompt_tokens` of a data set's settings; None for a data set without this setting."""
+    limit: int | None = config[group].get("max_prompt_tokens", None)
+    return limit
+
+
+def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, group: str = "data") -> list[Prompt]:
+    """Return the prompts with at most `limit` tokens; None: all.
+
+    Raises:
+        UserError: every prompt is longer.
+    """
+    if limit is None:
+        return list(prompts)
+    lengths = [len(policy.encode(prompt)) for prompt in prompts]
+    if prompts and min(lengths) > limit:
+        advice = f"type {group}.max_prompt_tokens={max(lengths)}, which keeps all"
+        raise UserError(f"{group}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: {advice}")
+    return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
+
+
 def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
     """Check that each prompt and `max_tokens` response tokens fit into the model's context.
 
@@ -124,7 +173,7 @@ def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: S
         UserError: a row that is too long.
     """
     for prompt in prompts if columns else ():
-        longest = max((len(policy.encode_response(text)) for text in texts(prompt, columns)), default=0)
+        longest = max((len(policy.encode_response(text, prompt)) for text in texts(prompt, columns)), default=0)
         length = len(policy.encode(prompt)) + longest
         if length > policy.context_length:
             raise UserError(

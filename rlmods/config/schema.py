@@ -22,6 +22,7 @@ SETTINGS: dict[str, type[Any]] = {
     "dpo_settings": algo.DPO.settings_type,
     "online_dpo_settings": algo.OnlineDPO.settings_type,
     "reward_model_settings": algo.RewardModel.settings_type,
+    "process_reward_model_settings": algo.ProcessRewardModel.settings_type,
 }
 """Dataclass of each entry of the config store."""
 

@@ -29,18 +29,25 @@ class Separate(CriticConfig):
     """A value network of the policy's size. InstructGPT initialises it from the reward model (arXiv:2203.02155, section 3.5)."""
 
     init: str | None = None
-    """Run, directory or hub name of a reward model with the policy's tokenizer, from which trunk and head are initialised. null: the
-    policy's trunk with a zero head."""
+    """Run, directory or hub name of a reward model with the policy's tokenizer and pooling `last`, from which trunk and head are
+    initialised; its offset is subtracted in the head's bias. null: the policy's trunk with a zero head."""
 
     def __call__(self, policy: Policy) -> ValueNetwork:
         """Return the value network.
 
         Raises:
-            UserError: `init` is not a reward model, or has another vocabulary.
+            UserError: `init` is not a reward model, has another vocabulary, or pools the scores of several tokens.
         """
         if self.init is None:
             return ValueNetwork(ScalarModel.from_policy(policy))
         scalar = ScalarModel.load(self.init).requires_grad_(True)
         if scalar.tokenizer.get_vocab() != policy.tokenizer.get_vocab():
             raise UserError(f"critic.init={self.init} has another tokenizer than the policy: type critic.init=null")
+        pooling = scalar.metadata.get("pooling", "last")
+        if pooling != "last":
+            advice = "type critic.init=null, or train a reward model with algo.pooling=last"
+            raise UserError(
+                f"critic.init={self.init}: its score is the {pooling} over tokens, and a value is a score at one token: {advice}"
+            )
+        scalar.fold_offset()
         return ValueNetwork(scalar.to(policy.device))

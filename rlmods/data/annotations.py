@@ -92,9 +92,9 @@ def preference_meta(responses: Sequence[ParsedResponse], ranked: Sequence[Ranked
     """Return candidates and their ranks, 0 best; a single response keeps its rank. Raises: UserError for a text with two ranks."""
     order = sorted({value.rank for value in ranked} | ({0.0} if len(ranked) == 1 else set()))
     ranks = tuple(order.index(value.rank) for value in ranked)
-    seen: dict[str, int] = {}
+    seen: dict[tuple[str, bool], int] = {}
     for response, value, rank in zip(responses, ranked, ranks, strict=True):
-        if seen.setdefault(response.text, rank) != rank:
+        if seen.setdefault((response.text, response.finished), rank) != rank:
             advice = "correct the row, or type data.skip_invalid=true to leave it out"
             raise UserError(f'{location}: column "{value.column}" repeats a response at another rank: {advice}')
     best = [response.text for response, rank in zip(responses, ranks, strict=True) if rank == 0 and response.finished]

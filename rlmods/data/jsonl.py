@@ -49,8 +49,12 @@ class Jsonl:
     """Put a prompt string in a user message, for models with a chat template."""
     seed: int = 0
     """Seed for the held-out rows; independent of the run's seed."""
+    max_prompt_tokens: int | None = None
+    """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
+        if self.max_prompt_tokens is not None:
+            check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
         check_count("num_val", self.num_val, 0)
         if self.train is None:
             raise UserError(f"data={type(self).__name__.lower()} needs a file; type data.train=FILE")

@@ -36,8 +36,12 @@ class ReasoningGym:
     """Text after the question. Empty: the question only."""
     chat: bool = True
     """Put the question in a user message, for models with a chat template."""
+    max_prompt_tokens: int | None = None
+    """Prompts with more tokens are left out, and their number is shown. null: none are left out."""
 
     def __call__(self) -> Splits:
+        if self.max_prompt_tokens is not None:
+            check_count("max_prompt_tokens", self.max_prompt_tokens, 1)
         check_count("num_train", self.num_train, 1)
         check_count("num_val", self.num_val, 0)
         check_count("seed", self.seed, 0)

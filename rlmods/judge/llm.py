@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, ClassVar
 
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.judge.question import (
@@ -23,9 +23,11 @@ from rlmods.judge.question import (
     format_rating,
     read_rating,
     read_verdict,
+    shown_text,
     template_fields,
 )
 from rlmods.judge.scoring import Pair
+from rlmods.protocols import Candidate
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt, UserError
 
@@ -38,7 +40,8 @@ class LLM:
     """Judge that asks a model behind an OpenAI-compatible endpoint which response is better (RLAIF, arXiv 2309.00267).
 
     With `swap` each pair is asked in both orders: the result is the verdict if both agree, a tie if they disagree (so that a judge with
-    position bias yields only ties), None if either is missing. Equal texts are a tie without a request.
+    position bias yields only ties), None if either is missing. Equal texts are a tie without a request. After the text of a truncated
+    response the question says that it is cut off.
 
     The verdict is the last word of the reply's last line: A, B or TIE. A reply without one is requested again. So is a request that fails
     (timeouts, connection errors, HTTP 429 and 5xx, a reply that is not a chat completion), after a pause that doubles with each try. Each
@@ -78,6 +81,8 @@ class LLM:
     the order (`swayed`)."""
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
 
+    accepts_responses: ClassVar[bool] = True
+
     def __post_init__(self) -> None:
         if self.url is None or not self.url.startswith(("http://", "https://")):
             raise UserError(f"judge.url={self.url}: judge=llm needs the address of an endpoint: judge.url=http://HOST/v1")
@@ -101,12 +106,13 @@ class LLM:
         """True if the template contains the gold answer."""
         return "answer" in template_fields(self.template or TEMPLATE)
 
-    def __call__(self, prompt: Prompt, first: str, second: str) -> float | None:
+    def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """Return one verdict per pair. Questions are asked concurrently, each distinct question once."""
-        orders = [[(p, a, b), (p, b, a)][: 1 + self.swap] if a != b else [] for p, a, b in pairs]
+        shown = [(prompt, shown_text(first), shown_text(second)) for prompt, first, second in pairs]
+        orders = [[(p, a, b), (p, b, a)][: 1 + self.swap] if a != b else [] for p, a, b in shown]
         questions = [[format_comparison(self.template or TEMPLATE, *order) for order in both] for both in orders]
         verdicts = self._ask_all((question for both in questions for question in both), read_verdict)
         return [self._combine_orders([verdicts[question] for question in both]) for both in questions]
@@ -119,9 +125,9 @@ class LLM:
         """
         return template_fields(template or RATING_TEMPLATE, RATING_FIELDS, ("response",))
 
-    def rate(self, rows: Sequence[tuple[Prompt, str]], template: str = RATING_TEMPLATE) -> list[float | None]:
+    def rate(self, rows: Sequence[tuple[Prompt, Candidate]], template: str = RATING_TEMPLATE) -> list[float | None]:
         """Return the rating of each response by itself, 0 to 1; None if no try yields a rating."""
-        questions = [format_rating(template, *row) for row in rows]
+        questions = [format_rating(template, prompt, shown_text(response)) for prompt, response in rows]
         ratings = self._ask_all(questions, read_rating)
         return [ratings[question] for question in questions]
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 
 from rlmods import reward
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.protocols import Candidate
 from rlmods.types import Prompt, UserError
 
 
@@ -17,7 +18,8 @@ from rlmods.types import Prompt, UserError
 class Neural:
     """Judge that prefers the response with the higher reward model score.
 
-    Responses are encoded with the reward model's own tokenizer, as finished responses. The model is loaded at the first comparison.
+    Responses are encoded with the reward model's own tokenizer; a truncated one has no end-of-text token. The model is loaded
+    at the first comparison.
 
     Raises: UserError if there is no such model or `tie` is negative; at a comparison, for a text that exceeds the model's context.
     """
@@ -30,6 +32,7 @@ class Neural:
     """Running totals of the reward's counts."""
 
     needs_answer: ClassVar[bool] = False
+    accepts_responses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.model:
@@ -41,7 +44,7 @@ class Neural:
     def scorer(self) -> reward.Neural:
         return reward.Neural(self.model)
 
-    def __call__(self, prompt: Prompt, first: str, second: str) -> float | None:
+    def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from string import Formatter
 
+from rlmods.protocols import Candidate
 from rlmods.types import Prompt, UserError
 
 TEMPLATE = """\
@@ -39,6 +40,8 @@ Rate a response to a request. Correctness counts first, then helpfulness, then c
 Say in a sentence or two what decides it. Then write the rating on a last line of its own, one whole number from 0 (useless) to 10 \
 (as good as can be)."""
 """Default template of a rating of a single response."""
+CUT_OFF = "\n\n[The response is cut off here, because it reached the maximum length.]"
+"""Appended to the text of a truncated response."""
 COMPARISON_FIELDS = ("prompt", "first", "second", "answer")
 """Replacement fields that a comparison template may contain."""
 RATING_FIELDS = ("prompt", "response", "answer")
@@ -49,6 +52,13 @@ VERDICT_PREFIX = re.compile(
     r"((my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|a|i|say|pick) ?)*", re.I
 )
 """Words that may precede a verdict on its line."""
+
+
+def shown_text(candidate: Candidate) -> str:
+    """Return the text of a response as the judge sees it: with `CUT_OFF` after a truncated one."""
+    if isinstance(candidate, str):
+        return candidate
+    return candidate.text if candidate.finish == "stop" else candidate.text + CUT_OFF
 
 
 def format_comparison(template: str, prompt: Prompt, first: str, second: str) -> str:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from rlmods.protocols import Judge, compare
+from rlmods.protocols import Candidate, Judge, compare
 from rlmods.types import Prompt
 
 Verdicts = list[float | None]
 
 
-def rank(judge: Judge, prompt: Prompt, candidates: Sequence[str]) -> list[int | None]:
+def rank(judge: Judge, prompt: Prompt, candidates: Sequence[Candidate]) -> list[int | None]:
     """Return the rank of each candidate: 0 is the best, equal ranks are ties, None for a candidate without any verdict."""
     return rankings(judge, [(prompt, candidates)])[0][0]
 
 
-def rankings(judge: Judge, rows: Sequence[tuple[Prompt, Sequence[str]]]) -> list[tuple[list[int | None], Verdicts]]:
+def rankings(judge: Judge, rows: Sequence[tuple[Prompt, Sequence[Candidate]]]) -> list[tuple[list[int | None], Verdicts]]:
     """Return, for each row, the ranks of its candidates and the verdicts on its pairs in the order of `itertools.combinations`.
 
     All rows share one call of `compare`.

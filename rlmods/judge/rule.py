@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 from rlmods.judge.scoring import Pair, check_tie, compare_scores
+from rlmods.protocols import Candidate
 from rlmods.reward import Accuracy
 from rlmods.types import Prompt, Response, UserError
 
@@ -19,7 +20,7 @@ class Rule:
 
         +reward@judge.reward=math
 
-    The responses have a text but no tokens: terms that count tokens, such as an overlong penalty, are 0.
+    Responses that come from a file have a text but no tokens: terms that count tokens, such as an overlong penalty, are 0 for them.
 
     Raises: UserError if `reward` is not callable or `tie` is negative.
     """
@@ -30,6 +31,8 @@ class Rule:
     """Largest difference of rewards that is a tie."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
     """Running totals of the reward's counts: `timeouts` and `errors` of answers that could not be graded."""
+
+    accepts_responses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not callable(self.scorer):
@@ -45,7 +48,7 @@ class Rule:
         """True if the reward uses the gold answer."""
         return bool(getattr(self.scorer, "needs_answer", False))
 
-    def __call__(self, prompt: Prompt, first: str, second: str) -> float | None:
+    def __call__(self, prompt: Prompt, first: Candidate, second: Candidate) -> float | None:
         return self.compare([(prompt, first, second)])[0]
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:

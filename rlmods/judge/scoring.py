@@ -6,10 +6,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rlmods.protocols import Candidate
 from rlmods.reward.scores import as_scores
-from rlmods.types import Prompt, Response, UserError
+from rlmods.types import Prompt, Response, UserError, as_response
 
-Pair = tuple[Prompt, str, str]
+Pair = tuple[Prompt, Candidate, Candidate]
 """A prompt and two responses to it."""
 
 
@@ -24,11 +25,20 @@ def compare_scores(
     Raises:
         ValueError: a score that is neither a finite number nor None.
     """
-    responses = {(id(prompt), text): Response(prompt, text=text) for prompt, *texts in pairs for text in texts}
+    keys = [[_key(prompt, candidate) for candidate in candidates] for prompt, *candidates in pairs]
+    responses: dict[tuple[int, str, str], Response] = {}
+    for (first_key, second_key), (prompt, first, second) in zip(keys, pairs, strict=True):
+        responses.setdefault(first_key, as_response(prompt, first))
+        responses.setdefault(second_key, as_response(prompt, second))
     scores = as_scores(reward(list(responses.values())), len(responses), "judge")
     counts.update(scores.counts)
     values = dict(zip(responses, scores.values, strict=True))
-    return [verdict(values[id(prompt), first], values[id(prompt), second], tie) for prompt, first, second in pairs]
+    return [verdict(values[first], values[second], tie) for first, second in keys]
+
+
+def _key(prompt: Prompt, candidate: Candidate) -> tuple[int, str, str]:
+    response = as_response(prompt, candidate)
+    return id(prompt), response.text, response.finish
 
 
 def verdict(first: float | None, second: float | None, tie: float) -> float | None:

@@ -11,14 +11,14 @@ gated feed-forward layer, rotary positions and no dropout.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra.utils import instantiate
 from torch import nn
 from transformers import PreTrainedModel
 
-from rlmods.config.plan import Plan
+from rlmods.config.plan import Plan, max_prompt_tokens, short_prompts
 from rlmods.distributed import sharding
 from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch, num_bytes, optimizer_copies, tensors
 from rlmods.policy import Policy
@@ -94,7 +94,7 @@ class Transformer:
             config.num_hidden_layers, hidden, heads, heads * size, (value["num_key_value_heads"] or heads) * size, inner,
             config.vocab_size if isinstance(network, Policy) else 0, experts,
             qk_norm=any(name.endswith("q_norm") for name, _ in model.named_modules()),
-            eager=settings.get("attention") == "eager",
+            eager=model.config._attn_implementation == "eager",
             itemsize=2 if devices.autocast else weight,
             autocast=devices.autocast and weight == 4,
             checkpointing=bool(settings.get("gradient_checkpointing", False)),
@@ -166,6 +166,8 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     """
     splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
     encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
+    limit = max_prompt_tokens(plan.config, "data")
+    splits = replace(splits, train=short_prompts(encoder, splits.train, limit), val=short_prompts(encoder, splits.val, limit))
     micro = microbatch(plan, encoder, splits.train, devices.ranks)
     held = persistent(networks, devices, copies)
     full = {part: size * devices.shards for part, size in held.items()}

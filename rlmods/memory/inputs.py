@@ -177,5 +177,5 @@ def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
 def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
     """Return the tokens of a data row, the tokens of its longest response, and its number of responses."""
     texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
-    responses = [len(encoder.encode_response(text)) for text in texts]
+    responses = [len(encoder.encode_response(text, prompt)) for text in texts]
     return len(encoder.encode(prompt)) + max(responses, default=0), max(responses, default=1), max(1, len(responses))

@@ -1,4 +1,4 @@
-"""Dropout: disabled in the live model, kept as configured in the exported model."""
+"""Dropout: disabled in the live model unless a setting asks for it in training, kept as configured in the exported model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
+
+from rlmods.types import UserError
 
 JITTER = ("jitter_noise", "input_jitter_noise")
 """Attributes of mixture-of-experts blocks that add noise to the router's input in train mode, which disturbs log-probabilities as dropout
@@ -32,6 +34,36 @@ def disable_dropout(model: Any) -> list[dict[str, float]]:
             if isinstance(value, float) and ("dropout" in name or name in JITTER):
                 setattr(module, name, 0.0)
     return original
+
+
+def set_dropout(network: Any, probability: float) -> None:
+    """Set dropout in modules and functional attributes of `network.model`. It acts in train mode only, which training then uses.
+
+    Raises:
+        UserError: the model has no dropout.
+    """
+    places = 0
+    for module in network.model.modules():
+        names = [name for name, value in vars(module).items() if isinstance(value, float) and "dropout" in name]
+        names += ["p"] * isinstance(module, nn.modules.dropout._DropoutNd)
+        places += len(names)
+        for name in names:
+            setattr(module, name, probability)
+    if not places:
+        raise UserError(f"algo.dropout={probability}: {type(network.model).__name__} has no dropout: type algo.dropout=0")
+    network.training_dropout = probability
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put every submodule in eval mode inside the block, and restore each mode afterwards."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, training in modes:
+            m.training = training
 
 
 @contextmanager

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import quantization_config
-from rlmods.policy.text import eos_ids
+from rlmods.policy.text import eos_ids, set_template_kwargs
 from rlmods.types import UserError
 
 
@@ -28,13 +29,16 @@ class HuggingFace:
     revision: str | None = None
     """Branch, tag or commit on the hub."""
     dtype: str = "float32"
-    """Data type of the trained weights. In bfloat16, AdamW at the usual learning rates loses most updates to rounding."""
-    attention: str = "sdpa"
-    """Attention implementation, the same for sampling and for old, new and reference log-probabilities."""
+    """Data type of the weights. Trained weights are float32; weights that are frozen under an adapter may be bfloat16."""
+    attention: str | None = None
+    """Attention implementation, the same for sampling and for old, new and reference log-probabilities. null: sdpa if the model supports
+    it, else eager."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
     quantization: str | None = None
     """Bits of the frozen weights under an adapter: nf4 (QLoRA, arXiv 2305.14314) or int8, through bitsandbytes. null: `dtype`."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template: '+policy.chat_template_kwargs.enable_thinking=false'. They are saved with the model."""
 
     def __call__(self) -> Policy:
         """Load the policy.
@@ -46,6 +50,7 @@ class HuggingFace:
             raise UserError("policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or policy.name=RUN")
         options: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         options |= {"dtype": self.dtype, "attention": self.attention, "checkpointing": self.gradient_checkpointing}
+        options["chat_template_kwargs"] = self.chat_template_kwargs
         try:
             return load(exported(self.name), quantization=self.quantization, **options)
         except UserError as error:
@@ -72,28 +77,31 @@ def load(
     name: str | Path,
     *,
     dtype: str = "float32",
-    attention: str = "sdpa",
+    attention: str | None = None,
     checkpointing: bool = False,
     quantization: str | None = None,
+    chat_template_kwargs: Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Policy:
     """Load a `Policy` from a hub name or directory, with an adapter if the directory holds one. Inside `torch.device("meta")` weights are
     not read.
 
     Raises:
-        UserError: the model does not exist, is not a causal language model, or lacks weights.
+        UserError: the model does not exist, is not a causal language model, lacks weights, or does not support `attention`.
     """
     from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
+    settings: dict[str, Any]
     if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
         folder = Path(name).expanduser()
-        base = load(
-            base_model_name(folder), dtype=dtype, attention=attention, checkpointing=checkpointing, quantization=quantization, **options
-        )
-        if (folder / "tokenizer_config.json").is_file():  # some trainers save the tokenizer with the adapter
+        own_tokenizer = (folder / "tokenizer_config.json").is_file()  # some trainers save the tokenizer with the adapter
+        settings = {"dtype": dtype, "attention": attention, "checkpointing": checkpointing, "quantization": quantization}
+        base = load(base_model_name(folder), **settings, chat_template_kwargs=None if own_tokenizer else chat_template_kwargs, **options)
+        if own_tokenizer:
             base.tokenizer = AutoTokenizer.from_pretrained(folder)
+            set_template_kwargs(base.tokenizer, chat_template_kwargs or {})
             base.eos_ids = eos_ids(base.model, base.tokenizer)
         return load_adapter(folder, base)
     try:
@@ -101,15 +109,19 @@ def load(
         config = AutoConfig.from_pretrained(name, **options)
         if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
             raise UserError(f"{str(name)!r} is a reward model, which cannot generate text; type a policy's run or model")
-        settings: dict[str, Any] = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
+        set_template_kwargs(tokenizer, chat_template_kwargs or {})
+        settings = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
         if quantization is not None:
             settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         if torch.get_default_device().type == "meta":
             settings.pop("output_loading_info")
             return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ImportError) as error:
         reason = str(error).strip().splitlines()[0]
+        if attention is not None and "attention" in reason.lower():
+            why = reason.split(". ")[0]
+            raise UserError(f"{str(name)!r} cannot run with policy.attention={attention} ({why}): type policy.attention=eager") from error
         raise UserError(f"{str(name)!r} cannot be loaded ({reason}); type a hub name, a directory or a run") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])

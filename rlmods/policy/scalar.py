@@ -83,6 +83,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
     forward scores the token before the end of text.
     """
 
+    training_dropout: float = 0.0
+    """Probability of dropout in train mode (`set_dropout`)."""
+
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
         self.model, self.tokenizer = model, tokenizer
@@ -99,6 +102,11 @@ class ScalarModel(TokenizerMixin, nn.Module):
     @property
     def device(self) -> torch.device:
         return device_of(self)
+
+    @property
+    def needs_train_mode(self) -> bool:
+        """True if training needs train mode: for gradient checkpointing, or for dropout (`set_dropout`)."""
+        return self.gradient_checkpointing or self.training_dropout > 0
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -121,6 +129,15 @@ class ScalarModel(TokenizerMixin, nn.Module):
             weight = self.model.score.weight.float()
             bias = None if self.model.score.bias is None else self.model.score.bias.float()
             return nn.functional.linear(hidden.float(), weight, bias).squeeze(-1)
+
+    @torch.no_grad()
+    def fold_offset(self) -> None:
+        """Subtract the offset in the head's bias, so that `forward` returns scores from which it is subtracted already."""
+        offset, head = float(self.metadata.get("offset", 0.0)), self.model.score
+        if offset:
+            bias = torch.zeros_like(head.weight[:, 0]) if head.bias is None else head.bias
+            head.bias = nn.Parameter(bias - offset)
+            self.metadata["offset"] = 0.0
 
     @torch.no_grad()
     def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> Float[Tensor, "N T"]:
@@ -148,7 +165,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     @staticmethod
     def from_policy(policy: Policy) -> ScalarModel:
-        """Return a copy of the policy's trunk with a zero-initialised head: all scores are 0 at first.
+        """Return a copy of the policy's trunk in float32 with a zero-initialised head: all scores are 0 at first.
 
         Raises:
             UserError: transformers has no sequence classifier for this architecture.
@@ -158,9 +175,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
-            # A frozen base may be in a data type that is unsuitable for training.
-            dtype = policy.model.dtype if policy.base_fingerprint is None else torch.float32
-            model = AutoModelForSequenceClassification.from_config(config, dtype=dtype)
+            # The policy's data type may be unsuitable for training.
+            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer

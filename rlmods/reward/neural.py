@@ -143,7 +143,7 @@ class Neural(RewardModelBase):
         )
 
     def _score(self, network: ScalarModel, responses: Sequence[Response]) -> list[float | None]:
-        rows = [(network.encode(r.prompt), network.encode_response(r.text, finished=r.finish == "stop")) for r in responses]
+        rows = [(network.encode(r.prompt), network.encode_response(r.text, r.prompt, finished=r.finish == "stop")) for r in responses]
         token_scores = network.grade(rows, self.token_budget)
         lengths = torch.tensor([len(response) for _, response in rows])
         mask = torch.arange(token_scores.shape[1]) < lengths[:, None]

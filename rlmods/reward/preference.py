@@ -11,6 +11,9 @@ from typing import Any, ClassVar
 from rlmods.protocols import compare
 from rlmods.types import Prompt, Response, Scores, UserError
 
+Key = tuple[str, str]
+"""Text and finish of a response."""
+
 
 @dataclass(frozen=True)
 class Preference:
@@ -18,7 +21,7 @@ class Preference:
     (wins + ties / 2) / verdicts, from 0 to 1, with mean 1/2 over a prompt's responses.
 
     The reward compares responses within a group, so it needs no scale that is comparable across prompts, as in reinforcement learning from
-    AI feedback (arXiv 2309.00267). Each pair of different texts is judged once; equal texts are a tie. A response without any verdict
+    AI feedback (arXiv 2309.00267). Each pair of different responses is judged once; equal ones are a tie. A response without any verdict
     abstains; pairs without a verdict are counted as `without_verdict`, next to the judge's own counts.
 
     Raises: UserError without a judge.
@@ -43,15 +46,17 @@ class Preference:
         groups: dict[str, list[int]] = {}
         for row, response in enumerate(responses):
             groups.setdefault(response.prompt.id, []).append(row)
-        pairs: dict[tuple[str, str, str], tuple[Prompt, str, str]] = {}
+        keys = [(response.text, response.finish) for response in responses]
+        pairs: dict[tuple[str, Key, Key], tuple[Prompt, Response, Response]] = {}
         for prompt_id, rows in groups.items():
-            for first, second in combinations(dict.fromkeys(responses[row].text for row in rows), 2):
-                pairs[prompt_id, first, second] = (responses[rows[0]].prompt, first, second)
+            distinct = {keys[row]: responses[row] for row in reversed(rows)}  # the first response with a key
+            for first, second in combinations(dict.fromkeys(keys[row] for row in rows), 2):
+                pairs[prompt_id, first, second] = (responses[rows[0]].prompt, distinct[first], distinct[second])
         verdicts = dict(zip(pairs, compare(self.judge, list(pairs.values())), strict=True))
         points: list[list[float]] = [[] for _ in responses]
         for prompt_id, rows in groups.items():
             for i, j in combinations(rows, 2):
-                verdict = _look_up(verdicts, prompt_id, responses[i].text, responses[j].text)
+                verdict = _look_up(verdicts, prompt_id, keys[i], keys[j])
                 if verdict is not None:
                     points[i].append(verdict)
                     points[j].append(1 - verdict)
@@ -60,7 +65,7 @@ class Preference:
         return Scores(values, counts=counts | {"without_verdict": sum(verdict is None for verdict in verdicts.values())})
 
 
-def _look_up(verdicts: dict[tuple[str, str, str], float | None], prompt_id: str, first: str, second: str) -> float | None:
+def _look_up(verdicts: dict[tuple[str, Key, Key], float | None], prompt_id: str, first: Key, second: Key) -> float | None:
     if first == second:
         return 0.5
     if (prompt_id, first, second) in verdicts:

@@ -118,4 +118,4 @@ class Process(RewardModelBase):
                 f"reward=process: {self.model!r} has another tokenizer than the policy, so its step scores cannot be assigned to "
                 "the policy's tokens: type reward.terms.process.reward.aggregate=min"
             )
-        return network.encode_response(response.text, finished=response.finish == "stop")
+        return network.encode_response(response.text, response.prompt, finished=response.finish == "stop")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rlmods.protocols import as_accepted
 from rlmods.types import Response, Scores, UserError
 
 
@@ -42,6 +43,6 @@ class Rating:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         counts_before = Counter(self.judge.counts)
-        rows = [(response.prompt, response.text) for response in responses]
+        rows = list(zip((response.prompt for response in responses), as_accepted(self.judge, responses), strict=True))
         values = self.judge.rate(rows) if self.template is None else self.judge.rate(rows, self.template)
         return Scores(values, counts={event: count - counts_before[event] for event, count in self.judge.counts.items()})

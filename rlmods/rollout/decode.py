@@ -6,6 +6,7 @@ P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy
+from rlmods.policy.dropout import eval_mode
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs about as much as one step."""
@@ -108,6 +110,7 @@ class _Context:
         self.position = mask.sum(-1)
         self.mask = torch.cat([mask, mask.new_ones(len(prompts), steps)], dim=1)
         self.cache = new_cache(policy.model.config, self.width + steps)
+        self.cache_name = cache_argument(policy.model)
 
     def prefill(self, repeat: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
         """Process every prompt once and return its next logits; row r continues prompt `repeat[r]`."""
@@ -129,9 +132,17 @@ class _Context:
         return self._forward(tokens[:, None], position[:, None])
 
     def _forward(self, ids: Tensor, position: Tensor) -> Tensor:
-        mask = self.mask[:, : self.width].long() if self.padded else None  # attention has a faster path without a mask
-        kwargs = {"attention_mask": mask, "position_ids": position, "past_key_values": self.cache, "use_cache": True}
+        # Attention has a faster path without a mask. A purely recurrent model takes only the mask of the tokens that it processes.
+        masked = self.padded and (self.cache_name == "past_key_values" or ids.shape[1] > 1)
+        mask = self.mask[:, : self.width].long() if masked else None
+        kwargs = {"attention_mask": mask, "position_ids": position, self.cache_name: self.cache, "use_cache": True}
         return self.policy.next_logits(ids, **kwargs)
+
+
+def cache_argument(model: Any) -> str:
+    """Return the name of the argument that takes the cache: `cache_params` in purely recurrent models (Mamba), else `past_key_values`."""
+    parameters = inspect.signature(getattr(model.base_model, "forward", model.base_model)).parameters
+    return "cache_params" if "cache_params" in parameters and "past_key_values" not in parameters else "past_key_values"
 
 
 def _left_pad(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.device) -> tuple[Tensor, Tensor]:
@@ -145,15 +156,12 @@ def _left_pad(prompts: Sequence[Sequence[int]], pad_id: int, device: torch.devic
 @contextmanager
 def sampling_mode(module: nn.Module) -> Iterator[None]:
     """Put every submodule in eval mode (no dropout; gradient checkpointing would disable the cache), and restore each mode afterwards."""
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
     torch.clear_autocast_cache()  # autocast caches casts of weights made while sampling, which must not outlive the block
     try:
-        yield
+        with eval_mode(module):
+            yield
     finally:
         torch.clear_autocast_cache()
-        for m, training in modes:
-            m.training = training
 
 
 def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -12,6 +12,7 @@ import torch
 
 from rlmods.distributed.sharding import unsharded
 from rlmods.policy.base import Policy
+from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.decode import OnStep, decode, keyed_uniforms, sampling_mode
 from rlmods.types import Prompt, Response, UserError
 
@@ -56,6 +57,14 @@ class Local:
         for name, (valid, requirement) in rules.items():
             if not valid:
                 raise ValueError(f"rollout.{name}={getattr(self, name)!r}: must be {requirement}")
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check that sampling and training give the same log-probabilities (`check_agreement`).
+
+        Raises:
+            UserError: they do not.
+        """
+        check_agreement(policy, padded=self.batch_size > 1)
 
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Sample from this policy, with the weights it has when `generate` is called."""

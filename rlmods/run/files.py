@@ -59,8 +59,10 @@ def write_summary(
     response_tokens: int,
     peak_memory_mb: float,
     exit: str,
+    dropped_prompts: int = 0,
 ) -> None:
-    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>".
+    """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
+    number of dropped prompts is written if there are any.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -79,6 +81,7 @@ def write_summary(
         "response_tokens": response_tokens,
         "peak_memory_mb": peak_memory_mb,
         "exit": exit,
+        **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 

@@ -21,7 +21,8 @@ def collate_preferences(prompts: Sequence[Prompt], tokenizer: TokenizerMixin) ->
     for prompt in prompts:
         candidates = prompt.meta["candidates"]
         finished = prompt.meta.get("finished") or [True] * len(candidates)
-        responses.append([tokenizer.encode_response(text, finished=end) for text, end in zip(candidates, finished, strict=True)])
+        pairs = zip(candidates, finished, strict=True)
+        responses.append([tokenizer.encode_response(text, prompt, finished=is_finished) for text, is_finished in pairs])
     ranks = [list(prompt.meta["ranks"]) for prompt in prompts]
     margins = [prompt.meta.get("margin") for prompt in prompts]
     margin = None if all(m is None for m in margins) else torch.tensor([float(m or 0.0) for m in margins])

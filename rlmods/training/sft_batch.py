@@ -12,7 +12,7 @@ from rlmods.types import Experience, Prompt, Response, Scores
 
 
 def sft_batch(prompts: Sequence[Prompt], policy: Policy, policy_version: int) -> Experience:
-    """Collate prompts with their `meta["response"]`, which ends with the end-of-text token. The mask is True on the response.
+    """Collate prompts with their `meta["response"]`, which ends with the token that ends a response. The mask is True on the response.
 
     Args:
         policy_version: iteration in which the rows are used.
@@ -21,7 +21,7 @@ def sft_batch(prompts: Sequence[Prompt], policy: Policy, policy_version: int) ->
         Response(
             prompt=prompt,
             prompt_tokens=policy.encode(prompt),
-            tokens=(target := policy.encode_response(prompt.meta["response"])),
+            tokens=(target := policy.encode_response(prompt.meta["response"], prompt)),
             behavior_logprobs=[0.0] * len(target),
             text=prompt.meta["response"],
         )

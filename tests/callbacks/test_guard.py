@@ -1,6 +1,7 @@
 """Diverging metrics, and non-finite steps."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 
 from rlmods.algo import Batch
 from rlmods.callbacks import Guard, IterationCheckpoint
+from rlmods.rollout import Local
 from rlmods.training.extensions import Extension
 from rlmods.types import Experience, UserError
 from tests.callbacks.stubs import Tiny, fit, notify
@@ -47,6 +49,29 @@ class TestBounds:
             fit(trained, 8, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
         assert "\n" not in str(error.value)
         assert [path.name for path in tmp_path.iterdir()] == ["iteration_000007.ckpt"]
+
+    @pytest.mark.parametrize("value", [0.31, math.nan])
+    def test_a_sampler_that_disagrees_stops_the_first_iteration(self, tmp_path: Path, value: float) -> None:
+        trained = Diverging("train/sampler_logprob_gap", [value] * 3)
+        about = (
+            r"train/sampler_logprob_gap is \S+ after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1: the sampler and the trainer"
+        )
+        with pytest.raises(UserError, match=about) as error:
+            fit(trained, 3, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
+        assert all(cause in str(error.value) for cause in ("padding", "temperature", "weights", "type rollout=local"))
+        assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
+
+    def test_the_real_loop_measures_it(self, tmp_path: Path) -> None:
+        """A rollout that reports the log-probabilities of another temperature."""
+
+        class Warm(Local):
+            def generate(self, *args: Any, **options: Any) -> Any:
+                return [replace(r, behavior_logprobs=[2 * x for x in r.behavior_logprobs]) for r in super().generate(*args, **options)]
+
+        trained = learner(rollout=Warm(max_tokens=8))
+        with pytest.raises(UserError, match=r"after iteration 1, beyond callbacks.guard.max_sampler_gap=0.1"):
+            train(trained, 4, callbacks=(Guard(tmp_path),))
+        assert trained.iteration == 1
 
     def test_action_warn(self, tmp_path: Path) -> None:
         """Warns once until the metric is back within its bound."""

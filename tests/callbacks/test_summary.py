@@ -44,6 +44,13 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
     assert (tmp_path / "export").is_dir()
 
 
+def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
+    assert "dropped_prompts" not in write(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))
+    summary = Summary(RunDir(tmp_path), "dapo", {}, dropped_prompts=3)
+    summary.on_train_end(TRAINER, learner(1))
+    assert json.loads((tmp_path / "summary.json").read_text())["dropped_prompts"] == 3
+
+
 def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
     content = write(
         tmp_path, [], lambda s: (s.on_iteration_end(TRAINER, None, {"perf/peak_memory_mb": 1.0}), s.on_train_end(TRAINER, learner()))

@@ -48,6 +48,15 @@ def complete(model, tmp_path_factory):
     return out.read_bytes(), out.with_name("rows.jsonl.dropped.jsonl").read_bytes(), summary
 
 
+def test_long_prompts_are_left_out_and_counted(model, tmp_path):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": "1" * length, "id": str(length)}) + "\n" for length in range(1, 9)))
+    typed = ["data=jsonl", f"data.train={rows}", "data.num_val=0", "data.answer=null", "data.id=id", "batch.samples=2", "min_candidates=1"]
+    summary = collect(model, [*typed, "data.max_prompt_tokens=5", f"out={tmp_path}/out.jsonl", "rollout.max_tokens=2"])
+    assert summary["long_prompts"] == 3
+    assert summary["prompts"] == 5
+
+
 class TestDeduplicate:
     def test_by_hand(self):
         texts = ["1 + 1 = 2", " ", "1 + 1 = 2", "1  +  1 = 2", "It is 2", "it IS 2", "", "3"]

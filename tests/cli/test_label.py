@@ -91,6 +91,15 @@ class TestRows:
         assert [row["id"] for row in read_rows(tmp_path / "out.jsonl.dropped.jsonl")] == ["2", "3"]
         assert label(source, typed) == summary
 
+    def test_the_judge_is_told_which_candidates_are_truncated(self, source, tmp_path, monkeypatch):
+        seen = []
+        monkeypatch.setattr(Rule, "compare", lambda self, pairs: seen.extend(pairs) or [0.5] * len(pairs))
+        label(source, [f"out={tmp_path}/out.jsonl"])
+        finishes = {(x.text, x.finish) for _, first, second in seen for x in (first, second)}
+        assert finishes == {(text, "stop" if i else "length") for *_, texts in CANDIDATES for i, text in enumerate(texts)}
+        rows = read_rows(tmp_path / "out.jsonl")
+        assert all([c["finish"] for c in row["candidates"]] == ["length", *["stop"] * (len(row["candidates"]) - 1)] for row in rows)
+
     def test_neural_judge(self, tmp_path):
         saved(tmp_path / "model")
         source = candidates(tmp_path / "candidates.jsonl", CANDIDATES[:3])

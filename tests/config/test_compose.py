@@ -13,13 +13,16 @@ from hydra import initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import OmegaConf, open_dict
 
+from rlmods.callbacks.table import show_plan
 from rlmods.config import compose, plugins
 from rlmods.config.plan import Plan, check_context
 from rlmods.config.recipe import recipe
 from rlmods.policy import Tiny
-from rlmods.run import name
+from rlmods.run import RunDir, name
+from rlmods.training.extensions import PTX
 from rlmods.types import Prompt, UserError
 from tests.reward import models
+from tests.support.tiny_setup import extension
 
 CONF = Path(__file__).parents[2] / "conf"
 ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
@@ -356,6 +359,15 @@ RULES = {
         (("algo=sft", "schedule=kl_adaptive"), "which algo=sft does not have: type schedule=constant"),
         (("algo=grpo", "schedule=kl_adaptive", "batch.minibatches=1"), "0 with one optimizer step an iteration: type batch.minibatches=4"),
     ],
+    "master_weights": [
+        (
+            ("policy=hf", "policy.dtype=bfloat16"),
+            "loses most updates at the usual learning rates: type policy.dtype=float32 trainer.precision=",
+        ),
+        (("policy=smollm2", "policy.dtype=bfloat16", "algo=ppo"), "trainer.precision=bf16-mixed, or adapter=lora"),
+        (("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"), "type policy.dtype=float32 trainer.precision=bf16-mixed"),
+        (("policy=hf", "policy.dtype=float16", "algo=process_reward_model"), "policy.dtype=float16 would train float16 weights"),
+    ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "truncation": [
@@ -457,6 +469,11 @@ class TestRules:
         assert plan(*few, "data.response=said").label == "sft"
         assert "trains on preferences" in refused("algo=dpo", *few[1:])
         assert "trains on labelled steps" in refused("algo=process_reward_model", *few[1:])
+
+    @pytest.mark.parametrize("algo", ["dapo", "ppo", "sft", "dpo"])
+    def test_a_frozen_base_may_be_bfloat16(self, algo: str) -> None:
+        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices["adapter"] == "lora"
+        assert plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
 
     def test_a_verdict_is_enough_for_kto(self) -> None:
         assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"
@@ -578,6 +595,55 @@ class TestBeforeAnythingIsWritten:
 
     def test_a_reward_alone_is_logged_under_its_name(self) -> None:
         assert list(plan("reward=accuracy").parts["reward"].rewards) == ["accuracy"]
+
+
+class TestLongPrompts:
+    RANDOM = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1", "reward=format", "data=jsonl", "data.answer=null")
+
+    def made(self, folder: Path, *typed: str) -> Plan:
+        file = folder / "rows.jsonl"
+        file.write_text("\n".join(json.dumps({"prompt": "7" * (i + 1), "said": "8", "id": str(i)}) for i in range(20)))
+        return plan(*self.RANDOM, f"data.train={file}", "data.num_val=4", "data.id=id", "batch.prompts=2", *typed)
+
+    def test_are_left_out_and_counted(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        made = self.made(tmp_path, "data.max_prompt_tokens=12", f"run_dir={tmp_path}/run")
+        learner = made.learner()
+        everything = (*made.splits.train, *made.splits.val)
+        long = {p.id for p in everything if len(p.text or "") > 12}
+        assert made.long_prompts == long
+        assert len(long) == 8
+        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.validation_prompts} == {p.id for p in everything} - long
+        show_plan(made, learner, RunDir(tmp_path / "run"))
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"{len(made.kept.train)} training prompts" in shown
+        assert "8 prompts longer than data.max_prompt_tokens=12 are left out" in shown
+
+    def test_without_a_limit_nothing_is_left_out(self, tmp_path: Path) -> None:
+        made = self.made(tmp_path)
+        made.learner()
+        assert not made.long_prompts
+        assert (list(made.kept.train), list(made.kept.val)) == (list(made.splits.train), list(made.splits.val))
+
+    @pytest.mark.parametrize(
+        ("limit", "about"),
+        [
+            (0, "data.max_prompt_tokens=0: must be a whole number"),
+            (4, "type batch.prompts="),
+            (1, "prompts of a split are longer: type data.max_prompt_tokens="),
+        ],
+    )
+    def test_too_few_that_remain_are_an_error(self, limit: int, about: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=about):
+            self.made(tmp_path, f"data.max_prompt_tokens={limit}", "batch.prompts=8").learner()
+
+    def test_rows_of_the_supervised_loss_have_their_own_limit(self, tmp_path: Path) -> None:
+        file = tmp_path / "ptx.jsonl"
+        file.write_text("\n".join(json.dumps({"prompt": "9" * (i + 1), "said": "8"}) for i in range(9)))
+        ptx = ("algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={file}", "ptx.response=said", "ptx.answer=null")
+        made = self.made(tmp_path, *ptx, "ptx.max_prompt_tokens=6")
+        with pytest.warns(UserWarning, match="ptx: 3 of its 9 rows have longer prompts and are left out"):
+            learner = made.learner()
+        assert len(extension(learner, PTX).prompts) == 6
 
 
 class TestFit:

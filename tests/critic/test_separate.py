@@ -53,6 +53,27 @@ class TestInitialisation:
         assert torch.equal(network.scalar(rows.tokens), reward_model(rows.tokens))
         assert all(p.requires_grad for p in network.parameters())
 
+    @pytest.mark.parametrize("bias", [False, True])
+    def test_offset_of_the_reward_model_is_subtracted(self, tmp_path, bias):
+        reward_model = random_head(Separate()(policy())).scalar
+        reward_model.metadata.update({"pooling": "last", "offset": 0.75})
+        reward_model.export(tmp_path / "export")
+        network, rows = Separate(init=str(tmp_path))(policy(seed=1)), collected(learner())
+        torch.testing.assert_close(network.scalar(rows.tokens), reward_model(rows.tokens) - 0.75, rtol=0, atol=1e-6)
+        assert network.scalar.model.score.bias.requires_grad
+        if bias:  # a head that has a bias already
+            network.scalar.metadata["offset"] = -2.0
+            network.scalar.fold_offset()
+            torch.testing.assert_close(network.scalar(rows.tokens), reward_model(rows.tokens) + 1.25, rtol=0, atol=1e-6)
+
+    @pytest.mark.parametrize("pooling", ["mean", "sum", "max", "min"])
+    def test_rejects_a_score_over_several_tokens(self, tmp_path, pooling):
+        reward_model = Separate()(policy()).scalar
+        reward_model.metadata["pooling"] = pooling
+        reward_model.export(tmp_path)
+        with pytest.raises(UserError, match=rf"critic\.init=.*the {pooling} over tokens.*: type critic.init=null"):
+            Separate(init=str(tmp_path))(policy())
+
     def test_rejects_another_vocabulary(self, tmp_path):
         other = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
         other.tokenizer.add_tokens(["new"])

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
-from rlmods.judge import LLM, rank
-from rlmods.judge.question import read_verdict
+from rlmods.judge import LLM, compare, rank
+from rlmods.judge.question import CUT_OFF, read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
-from rlmods.types import Prompt, UserError
+from rlmods.types import Prompt, Response, UserError
 from tests.judge.server import TEMPLATE, completion, in_turn, longer, serve
 from tests.support import tiny_setup
 
@@ -72,6 +72,14 @@ class TestVerdicts:
         with serve(longer) as server:
             judge(server.url).compare(PAIRS[:2])
             assert sorted(server.questions) == ["?|a|bb", "?|bb|a", "?|cccc|dd", "?|dd|cccc"]
+
+    def test_truncated_responses_are_marked(self):
+        cut, whole = Response(PROMPT, text="a", finish="length"), Response(PROMPT, text="bb")
+        with serve(longer) as server:
+            llm = judge(server.url, swap=False)
+            compare(llm, [(PROMPT, cut, whole), (PROMPT, "a", whole), (PROMPT, cut, Response(PROMPT, text="a"))])
+            assert sorted(server.questions) == sorted([f"?|a{CUT_OFF}|bb", "?|a|bb", f"?|a{CUT_OFF}|a"])
+            assert "cut off" in CUT_OFF
 
     @pytest.mark.parametrize("reply", ["A", "B"])
     def test_position_bias_yields_ties(self, reply):

@@ -3,10 +3,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from rlmods.judge import Neural, rank
+from rlmods.judge import Neural, compare, rank
 from rlmods.policy import Tiny
 from rlmods.policy.scalar import ScalarModel
-from rlmods.types import Prompt, UserError
+from rlmods.reward import Neural as Reward
+from rlmods.reward import Preference
+from rlmods.training.metrics import Meter
+from rlmods.training.response_ranking import rank_responses
+from rlmods.types import Prompt, Response, UserError
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "12345+67890="))]
 TEXTS = ["2", "<answer>3</answer>", "so it is two", "7" * 40]
@@ -50,6 +54,36 @@ class TestNeural:
         rows = [(mean.encode(prompt), mean.encode_response(text)) for text in (a, b)]
         expected = [mean(torch.tensor([[*p, *r]]))[0, len(p) :].mean().item() for p, r in rows]
         assert Neural(str(tmp_path / "mean"))(prompt, a, b) == float(expected[0] > expected[1])
+
+    def test_a_truncated_response_has_no_end_of_text(self, tmp_path):
+        """In all that asks the judge: directly, in rankings, in the reward by win rates, and in rankings of sampled responses."""
+        model, prompt = saved(tmp_path), PROMPTS[0]
+        model = ScalarModel.load(tmp_path)
+        judge = Neural(str(tmp_path))
+        sampled = [Response(prompt, (1,), (7,), (0.0,), text, "length" if i % 2 else "stop") for i, text in enumerate(TEXTS)]
+        expected = []
+        for response in sampled:
+            row = [*model.encode(prompt), *model.encode_response(response.text, finished=response.finish == "stop")]
+            expected.append(model(torch.tensor([row]))[0, -1].item())
+        ranks = [sorted(expected, reverse=True).index(score) for score in expected]
+        assert ranks != rank(judge, prompt, TEXTS), "the end of text decides"
+        assert rank(judge, prompt, sampled) == ranks
+        assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(expected[0] > expected[1])]
+        assert list(Preference(judge)(sampled)) == [(3 - r) / 3 for r in ranks]
+        [ranked] = rank_responses(judge, [sampled], Meter())
+        assert ranked.ranks == ranks
+
+    def test_equal_texts_with_another_finish_are_two_responses(self, tmp_path):
+        saved(tmp_path)
+        model, prompt, judge = ScalarModel.load(tmp_path), PROMPTS[0], Neural(str(tmp_path))
+        both = [Response(prompt, (1,), (7,), (0.0,), "2", finish) for finish in ("stop", "length")]
+        scores = [float(s) for s in Reward(str(tmp_path))(both)]
+        assert scores[0] != scores[1]
+        assert judge.compare([(prompt, *both)]) == [float(scores[0] > scores[1])]
+        assert list(Preference(judge)(both)) == [float(scores[0] > scores[1]), float(scores[1] > scores[0])]
+        [ranked] = rank_responses(judge, [[*both, *both]], Meter())
+        assert len(ranked.responses) == 2
+        assert model.metadata["pooling"] == "last"
 
     def test_scores_within_tie_are_a_tie(self, tmp_path):
         first, second, *_ = scores(saved(tmp_path), PROMPTS[0])

@@ -5,8 +5,9 @@ from collections import Counter
 
 import pytest
 
+from rlmods.judge import compare, rank
 from rlmods.judge.scoring import compare_scores, verdict
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Prompt, Response, Scores, as_response
 
 ONE, OTHER = (Prompt(id="0", text=text, answer=text) for text in "xy")  # two prompts with the same id
 
@@ -29,6 +30,26 @@ class TestVerdict:
     )
     def test_matches_the_table(self, first, second, tie, expected):
         assert verdict(first, second, tie) == expected
+
+
+class TestCandidates:
+    PAIR = (ONE, Response(ONE, text="a", finish="length"), "b")
+
+    def test_a_judge_of_texts_gets_texts(self) -> None:
+        seen = []
+        assert compare(lambda prompt, *texts: seen.append(texts) or 0.5, [self.PAIR]) == [0.5]
+        assert seen == [("a", "b")]
+
+    def test_a_judge_that_accepts_responses_gets_them(self) -> None:
+        class Strict:
+            accepts_responses = True
+
+            def __call__(self, prompt, first, second):
+                finishes = [as_response(prompt, x).finish for x in (first, second)]
+                return float(finishes[0] == "stop") if finishes[0] != finishes[1] else 0.5
+
+        assert compare(Strict(), [self.PAIR, (ONE, "a", "b")]) == [0.0, 0.5]
+        assert rank(Strict(), ONE, [self.PAIR[1], "b"]) == [1, 0]
 
 
 class TestCompareScores:

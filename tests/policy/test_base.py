@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers, processors
 from torch import Tensor
 from transformers import (
     AutoModelForCausalLM,
@@ -26,10 +28,14 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rlmods.policy import Policy, base
+from rlmods.policy import HuggingFace, Policy, ScalarModel, base
 from rlmods.policy.hf import load
+from rlmods.policy.output_layer import float32_output
+from rlmods.policy.text import end_of_turn
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
+from rlmods.training.preference_batch import collate_preferences
+from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Prompt, Response, UserError
 
 TEMPERATURES = [0.6, 1.0, 1.5]
@@ -278,7 +284,7 @@ class TestAutocast:
         with torch.autocast("cpu", dtype=torch.bfloat16):
             before = lm(tokens, mask)[0]
             with torch.no_grad():
-                lm.model.lm_head.weight.mul_(2.0)
+                lm.model.model.layers[0].mlp.up_proj.weight.mul_(2.0)
             return torch.equal(before, lm(tokens, mask)[0])
 
     def without_gradient(self, lm: Policy) -> list[str]:
@@ -299,6 +305,37 @@ class TestAutocast:
         exact = lm(tokens, mask)[0]
         assert not torch.equal(logprobs, exact)
         torch.testing.assert_close(logprobs, exact, rtol=0, atol=0.3)
+
+    @pytest.mark.parametrize("half", ["autocast", "weights"])
+    def test_logits_are_not_rounded(self, half: str) -> None:
+        """Logits of this size would be rounded to multiples of 1/2 in bfloat16; the exact ones come from the same hidden states."""
+        lm, (tokens, mask) = policy(), rows()
+        lm.model.lm_head.weight.data.mul_(20)
+        lm = lm if half == "autocast" else Policy(lm.model.bfloat16(), lm.tokenizer)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half == "autocast"):
+            hidden = lm.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            expected = (hidden.double() @ lm.model.lm_head.weight.double().t()).log_softmax(-1)[:, :-1]
+            logprobs = lm(tokens, mask)[0]
+            following = lm.next_logits(tokens).double().log_softmax(-1)
+            last = (hidden[:, -1].double() @ lm.model.lm_head.weight.double().t()).log_softmax(-1)
+        expected = torch.where(mask[:, 1:], expected.gather(-1, tokens[:, 1:, None]).squeeze(-1), 0.0)
+        assert expected.min() < -20
+        torch.testing.assert_close(logprobs[:, 1:].double(), expected, rtol=1e-5, atol=1e-3)
+        torch.testing.assert_close(following, last, rtol=1e-5, atol=1e-3)
+
+    def test_gradient_is_that_of_the_exact_logits(self) -> None:
+        """In the output layer's input and weight, from the same bfloat16 hidden states."""
+        layer = torch.nn.Linear(16, 50, bias=True)
+        hidden = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0)).bfloat16().requires_grad_()
+        weights = torch.randn(2, 5, 50, generator=torch.Generator().manual_seed(1))
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            (float32_output(layer, hidden) * weights).sum().backward()
+        exact, exact_hidden = copy.deepcopy(layer).double(), hidden.detach().double().requires_grad_()
+        exact.zero_grad()
+        (exact(exact_hidden) * weights).sum().backward()
+        torch.testing.assert_close(layer.weight.grad.double(), exact.weight.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(layer.bias.grad.double(), exact.bias.grad, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(hidden.grad.double(), exact_hidden.grad, rtol=1e-2, atol=1e-2)
 
     def test_new_weights_are_used(self) -> None:
         assert not self.uses_old_weights(policy())
@@ -383,12 +420,12 @@ class TestExport:
         assert json.loads((tmp_path / "out" / "generation_config.json").read_text())["temperature"] == 0.5
 
 
-def tokenizer_with_bos(template: str | None) -> PreTrainedTokenizerFast:
-    """Return a tokenizer that adds <s>, as Llama's does."""
+def tokenizer_with_bos(template: str | None, added: str = "<s> $A") -> PreTrainedTokenizerFast:
+    """Return a tokenizer that adds <s>, as Llama's does, or other special tokens."""
     inner = Tokenizer(models.WordLevel({"<pad>": 0, "</s>": 1, "<s>": 2, "a": 3, "b": 4}, unk_token="b"))
     inner.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     inner.add_special_tokens(["<pad>", "</s>", "<s>"])
-    inner.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 2)])
+    inner.post_processor = processors.TemplateProcessing(single=added, special_tokens=[("<s>", 2), ("</s>", 1)])
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, bos_token="<s>", eos_token="</s>", pad_token="<pad>")
     tokenizer.chat_template = template
     return tokenizer
@@ -404,6 +441,28 @@ class TestEncode:
         assert lm.encode(Prompt(id="t", text="ab")) == [2, 3, 4]
         assert lm.encode_response("ab") == [3, 4, 1]
 
+    @pytest.mark.parametrize(
+        ("added", "text", "ids"),
+        [
+            ("<s> $A </s>", "ab", [2, 3, 4]),
+            ("$A </s>", "ab", [3, 4]),
+            ("<s> $A </s> </s>", "a", [2, 3]),
+            ("<s> $A </s>", "ab</s>", [2, 3, 4, 1]),
+            ("$A </s>", "a</s></s>", [3, 1, 1]),
+            ("<s> $A </s>", "", [2]),
+            ("<s> $A", "ab</s>", [2, 3, 4, 1]),
+        ],
+    )
+    def test_end_of_text_that_the_tokenizer_appends_is_left_out_of_prompts(self, added: str, text: str, ids: list[int]) -> None:
+        tokenizer = tokenizer_with_bos(None, added)
+        lm = Policy(llama(), tokenizer)
+        assert lm.encode(Prompt(id="t", text=text)) == ids
+        assert ("</s>" in added) == (tokenizer("b")["input_ids"][-1] == 1)
+        rollout = Local(max_tokens=1)
+        rollout.sync(lm, iteration=0)
+        assert list(rollout.generate([Prompt(id="t", text=text)], samples=1, iteration=0)[0].prompt_tokens) == ids
+        assert lm.encode_response("ab") == [3, 4, 1]
+
     def test_a_template_without_beginning_of_text_gets_none(self) -> None:
         lm = Policy(llama(), tokenizer_with_bos(self.TEMPLATE.replace("{{ bos_token }}", "")))
         assert lm.encode(self.CHAT) == [3, 4, 4]
@@ -415,6 +474,86 @@ class TestEncode:
     def test_decode_omits_special_tokens(self) -> None:
         lm = policy()
         assert lm.decode([*lm.encode_response("<answer>1 , 2</answer>"), 0, 0]) == "<answer>1 , 2</answer>"
+
+
+GEMMA = (
+    "{{ bos_token }}{% for m in messages %}<start>{{ m['role'] }}:{{ m['content'] }}<end>\n{% endfor %}"
+    "{% if add_generation_prompt %}<start>assistant:{% if terse %}b{% endif %}{% endif %}"
+)
+"""Turns end with a token of their own, not with the tokenizer's `eos_token`."""
+
+
+def tokenizer_with_turns(template: str | None = GEMMA) -> PreTrainedTokenizerFast:
+    """Return a tokenizer whose special tokens <start> and <end>, ids 5 and 6, mark turns."""
+    tokenizer = tokenizer_with_bos(template)
+    tokenizer.add_tokens([AddedToken("<start>", special=True), AddedToken("<end>", special=True)])
+    return tokenizer
+
+
+class TestEndOfTurn:
+    CHAT = Prompt(id="c", messages=[{"role": "user", "content": "ab"}])
+    TEXT = Prompt(id="t", text="ab")
+
+    def test_is_the_token_of_the_template_after_chat_messages_only(self) -> None:
+        for lm in (Policy(llama(), tokenizer_with_turns()), ScalarModel.from_policy(Policy(llama(), tokenizer_with_turns()))):
+            assert lm.encode_response("ab", self.CHAT) == [3, 4, 6]
+            assert lm.encode_response("ab", self.TEXT) == lm.encode_response("ab") == [3, 4, 1]
+            assert lm.encode_response("ab", self.CHAT, finished=False) == [3, 4]
+            assert lm.eos_ids == {1, 6}
+
+    @pytest.mark.parametrize(
+        ("template", "expected"),
+        [
+            (None, None),
+            ("{% for m in messages %}{{ m['content'] }} {{ eos_token }}{% endfor %}", 1),
+            ("{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n\n{% endfor %}", None),
+            ("{% for m in messages %}{{ m['role'] }}{% endfor %}", None),
+            ("{% if messages[-1]['role'] == 'assistant' %}{{ raise_exception('no reply here') }}{% endif %}", None),
+            (GEMMA, 6),
+        ],
+    )
+    def test_of_a_template(self, template: str | None, expected: int | None) -> None:
+        tokenizer = tokenizer_with_turns(template)
+        assert end_of_turn(tokenizer) == expected
+        assert Policy(llama(), tokenizer).encode_response("a", self.CHAT) == [3, 1 if expected is None else expected]
+
+    def test_ends_a_sampled_response(self) -> None:
+        lm = Policy(llama(), tokenizer_with_turns())
+        lm.head = lambda hidden: torch.zeros(*hidden.shape[:-1], 102).index_fill(-1, torch.tensor(6), 99.0)  # type: ignore[method-assign]
+        rollout = Local(max_tokens=4)
+        rollout.sync(lm, iteration=0)
+        [response] = rollout.generate([self.CHAT], samples=1, iteration=0)
+        assert (list(response.tokens), response.finish, response.text) == ([6], "stop", "")
+
+    def test_ends_the_rows_of_sft_preferences_and_process_rewards(self) -> None:
+        lm = Policy(llama(), tokenizer_with_turns())
+        meta = {"response": "ab", "candidates": ("ab", "b"), "ranks": (0, 1), "finished": (True, False)}
+        meta |= {"steps": ("a", "b"), "step_labels": (1.0, 0.0)}
+        for prompt, end in ((replace(self.CHAT, meta=meta), 6), (replace(self.TEXT, meta=meta), 1)):
+            rows = sft_batch([prompt], lm, 0)
+            assert rows.tokens[rows.mask].tolist() == [3, 4, end]
+            pairs = collate_preferences([prompt], lm)
+            assert [pairs.tokens[0, k][pairs.mask[0, k]].tolist() for k in range(2)] == [[3, 4, end], [4]]
+
+
+class TestTemplateVariables:
+    CHAT = Prompt(id="c", messages=[{"role": "user", "content": "ab"}])
+
+    def test_reach_the_template_and_stay_with_exports_and_reward_models(self, tmp_path: Path) -> None:
+        Policy(llama(), tokenizer_with_turns()).export(tmp_path / "plain")
+        plain, terse = load(tmp_path / "plain"), load(tmp_path / "plain", chat_template_kwargs={"terse": True})
+        assert terse.encode(self.CHAT) == [*plain.encode(self.CHAT), 4]
+        terse.export(tmp_path / "terse")
+        ScalarModel.from_policy(terse).export(tmp_path / "scores")
+        for loaded in (load(tmp_path / "terse"), ScalarModel.load(tmp_path / "scores"), HuggingFace(str(tmp_path / "terse"))()):
+            assert loaded.encode(self.CHAT) == terse.encode(self.CHAT)
+        assert load(tmp_path / "terse", chat_template_kwargs={"terse": False}).encode(self.CHAT) == plain.encode(self.CHAT)
+
+    @pytest.mark.parametrize("name", ["enable_thinkin", "add_generation_prompt", "tokenize"])
+    def test_that_the_template_does_not_use_are_refused(self, name: str, tmp_path: Path) -> None:
+        Policy(llama(), tokenizer_with_turns()).export(tmp_path)
+        with pytest.raises(UserError, match=f"policy.chat_template_kwargs: the chat template of this model does not use {name}: drop it"):
+            HuggingFace(str(tmp_path), chat_template_kwargs={name: True})()
 
 
 RAGGED = [Prompt(id=f"p{i}", text=("12+34-5=" * 4)[:length]) for i, length in enumerate([1, 9, 4, 17, 2])]

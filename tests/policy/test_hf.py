@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
+from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
+from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import UserError
 
 
@@ -48,6 +50,24 @@ class TestHuggingFace:
         assert HuggingFace(name=str(tmp_path))().tokenizer("1+1=")["input_ids"]
         (tmp_path / "export" / "config.yaml").write_text("of: something else")
         assert HuggingFace(name=str(tmp_path / "export"))().tokenizer("1+1=")["input_ids"]
+
+    def test_attention_is_what_the_model_supports(self, folder: Path, tmp_path: Path) -> None:
+        assert HuggingFace(name=str(folder))().model.config._attn_implementation == "sdpa"
+        config = Gemma2Config(
+            vocab_size=102,
+            hidden_size=16,
+            intermediate_size=16,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=8,
+        )
+        Gemma2ForCausalLM(config).save_pretrained(tmp_path / "gemma2")
+        character_tokenizer().save_pretrained(tmp_path / "gemma2")
+        gemma2 = str(tmp_path / "gemma2")
+        assert HuggingFace(name=gemma2)().model.config._attn_implementation == "eager"
+        assert error_message(HuggingFace(name=gemma2, attention="sdpa")).endswith(": type policy.attention=eager")
+        assert "policy.attention=nope" in error_message(HuggingFace(name=gemma2, attention="nope"))
 
     def test_no_name(self) -> None:
         assert "policy=hf needs a model" in error_message(HuggingFace())

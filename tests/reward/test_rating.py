@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rlmods.judge import LLM, Rule
-from rlmods.judge.question import read_rating
+from rlmods.judge.question import CUT_OFF, read_rating
 from rlmods.reward import Rating
 from rlmods.types import UserError
 from tests.judge.server import serve
@@ -36,6 +37,13 @@ class TestRating:
         assert sorted(server.questions) == ["?|xxx", "?|" + "x" * 10, "?|" + "x" * 11, "?|" + "x" * 11]
         assert scores.counts["requests"] == 4
         assert scores.counts["without_verdict"] == 2
+
+    def test_a_truncated_response_is_marked(self) -> None:
+        with serve(rate_by_length) as server:
+            rating(server.url)([response("xxx"), replace(response("xxx"), finish="length")])
+        assert sorted(server.questions) == ["?|xxx", f"?|xxx{CUT_OFF}", f"?|xxx{CUT_OFF}"], (
+            "the marked text has no rating and is asked again"
+        )
 
     def test_counts_are_per_call(self) -> None:
         with serve(rate_by_length) as server:

@@ -46,8 +46,12 @@ class Chain(nn.Module):
         self.config = LlamaConfig(vocab_size=len(table), num_hidden_layers=1)
         self.table = nn.Parameter(table)
 
-    def forward(self, input_ids: Tensor, **_: Any) -> Any:
-        return SimpleNamespace(logits=self.table[input_ids[:, -1:]])
+    @property
+    def base_model(self) -> Any:
+        return lambda input_ids, **_: SimpleNamespace(last_hidden_state=self.table[input_ids[:, -1:]])
+
+    def get_output_embeddings(self) -> nn.Module:
+        return nn.Identity()
 
 
 def chain(*links: str) -> Chain:

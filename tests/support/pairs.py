@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -36,8 +35,9 @@ from tests.support import tiny_setup
 
 BASE = (
     "algo=policy_gradient", "policy.pretrained=false", "policy.hidden_size=16", "policy.num_layers=1", "rollout.max_tokens=6",
-    "data.num_train=16", "data.num_val=2", "data.level=1", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2", "batch.max_norm=inf",
-    "validation.every=null", "sampling=fixed", "ratio=none", "kl=none", "advantage=group_norm", "aggregation=token_mean", "critic=none",
+    "data.num_train=16", "data.num_val=2", "data.level=1", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2",
+    "batch.max_norm=inf", "validation.every=null", "sampling=fixed", "ratio=none", "kl=none", "advantage=group_norm",
+    "aggregation=token_mean", "critic=none",
 )  # fmt: skip
 DEFAULTS = {
     "advantage": "group_norm", "ratio": "none", "kl": "none", "aggregation": "token_mean", "sampling": "fixed", "critic": "none",
@@ -137,7 +137,7 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
         return {"refused": str(error)}
     custom = None if any(option.startswith("reward=") for option in typed) else parity
     try:
-        change, num_steps, learner = update(typed, custom)
+        change, num_steps, _ = update(typed, custom)
     except UserError as error:
         return {"refused while training": str(error)}
     result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
@@ -197,15 +197,12 @@ def main(arguments: Sequence[str]) -> int:
         name = " ".join(case)
         if number % num_jobs != index - 1 or name in results:
             continue
-        with tempfile.TemporaryDirectory():
-            results[name] = check(case)
+        results[name] = check(case)
         settings.out.write_text(json.dumps(results, indent=1))
         wrong = [key for key, value in results[name].items() if value is False]
-        print(
-            f"{number + 1}/{len(cases)} {name}: {'WRONG ' + ', '.join(wrong) if wrong else 'refused' if 'refused' in results[name] else 'right'}",
-            flush=True,
-        )
-    refused = sum("refused" in result for result in results.values())
+        outcome = f"WRONG {', '.join(wrong)}" if wrong else next((key for key in results[name] if key.startswith("refused")), "right")
+        print(f"{number + 1}/{len(cases)} {name}: {outcome}", flush=True)
+    refused = sum(any(key.startswith("refused") for key in result) for result in results.values())
     wrong = {name: [key for key, value in result.items() if value is False] for name, result in results.items()}
     wrong = {name: keys for name, keys in wrong.items() if keys}
     print(f"{len(results)} cases: {refused} refused, {len(results) - refused - len(wrong)} right, {len(wrong)} wrong")

@@ -23,6 +23,16 @@ def protocols(plan: Plan) -> str | None:
     return None
 
 
+def master_weights(plan: Plan) -> str | None:
+    dtype = plan.config.policy.get("dtype", None) or "float32"
+    adapted = "adapter" in plan.algorithm.groups and getattr(plan.adapter, "freezes", False)
+    if dtype not in ("bfloat16", "float16") or adapted:
+        return None
+    other = ", or adapter=lora" if "adapter" in plan.algorithm.groups else ""
+    advice = f"type policy.dtype=float32 trainer.precision=bf16-mixed{other}"
+    return f"policy.dtype={dtype} would train {dtype} weights, and rounding loses most updates at the usual learning rates: {advice}"
+
+
 def precision(plan: Plan) -> str | None:
     precision = str(plan.config.trainer.get("precision", "32-true"))
     if precision in ("32", "32-true", "bf16-mixed"):

@@ -1,0 +1,49 @@
+"""The output layer, with logits in float32."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+
+def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
+    """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast and 16-bit weights do: a logit of 20
+    would be rounded to a multiple of 1/8. A layer that is not a plain linear one (an adapted one) runs as it is."""
+    device = hidden.device.type
+    if type(layer) is not nn.Linear or not (torch.is_autocast_enabled(device) or layer.weight.dtype != torch.float32):
+        output: Tensor = layer(hidden)
+        return output
+    logits: Tensor = _Linear.apply(hidden, layer.weight)  # type: ignore[no-untyped-call]
+    return logits if layer.bias is None else logits + layer.bias.float()
+
+
+class _Linear(torch.autograd.Function):
+    """`x W^T` with 16-bit products and float32 sums where the device has them, else in float32; also in backward."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        return _matmul(x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        x, weight = ctx.saved_tensors
+        needs_x, needs_weight = ctx.needs_input_grad
+        rows = gradient.flatten(0, -2)
+        return (
+            _matmul(gradient, weight).to(x.dtype) if needs_x else None,
+            _matmul(rows.t(), x.flatten(0, -2)).to(weight.dtype) if needs_weight else None,
+        )
+
+
+def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")  # TF32 on GPUs, bfloat16 with float32 sums on processors that have it
+    try:
+        with torch.autocast(a.device.type, enabled=False):
+            return a.float() @ b.float()
+    finally:
+        torch.set_float32_matmul_precision(before)

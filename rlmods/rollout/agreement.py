@@ -1,0 +1,64 @@
+"""Comparison of the log-probabilities of sampling, with cache and padding, and of training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from rlmods.policy.base import Policy
+from rlmods.rollout.decode import decode, sampling_mode
+from rlmods.types import UserError
+
+LENGTHS = (2, 9)
+"""Tokens of the prompts."""
+NUM_TOKENS = 4
+"""Tokens of the responses."""
+MAX_GAP, MAX_GAP_16_BIT = 1e-3, 0.2
+"""Largest mean distance that rounding explains, nats per token."""
+
+
+def check_agreement(policy: Policy, *, padded: bool = True) -> None:
+    """Check on two short texts that sampling gives the log-probabilities of training.
+
+    Args:
+        padded: also check prompts of different length in one batch, of which the shorter is padded.
+
+    Raises:
+        UserError: it does not; training would be off-policy without a trace of it in the loss.
+    """
+    if policy.device.type == "meta":
+        return
+    size = policy.model.config.get_text_config().vocab_size
+    prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
+    is_float32 = next(policy.parameters()).dtype == torch.float32
+    max_gap, name = MAX_GAP if is_float32 else MAX_GAP_16_BIT, type(policy.model).__name__
+    gap = max(sampler_gap(policy, [prompt]) for prompt in prompts)
+    if not gap <= max_gap:
+        raise UserError(
+            f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} nats per token), which is not supported: "
+            "choose another model"
+        )
+    gap = sampler_gap(policy, prompts) if padded else 0.0
+    if not gap <= max_gap:
+        raise UserError(
+            f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per token, because it reaches the model's state: "
+            "type rollout.batch_size=1, which samples one prompt at a time, without padding"
+        )
+
+
+@torch.no_grad()
+def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]]) -> float:
+    """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled in one batch with pi' and scored with pi.
+
+    The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing is random."""
+    with sampling_mode(policy), torch.autocast(policy.device.type, enabled=False):
+        uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
+        decoded = decode(policy, prompts, [NUM_TOKENS] * len(prompts), uniforms, temperature=1.0, top_p=1.0, top_k=0)
+        total, count = 0.0, 0
+        for prompt, tokens, logprobs, length in zip(prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True):
+            row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens[:length]])[None]
+            mask = torch.arange(row.shape[1], device=row.device)[None] >= len(prompt)
+            total += float((policy(row, mask).logprobs[mask] - logprobs[:length]).abs().sum())
+            count += length
+    return total / count
