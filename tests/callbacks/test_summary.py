@@ -1,6 +1,7 @@
 """Summary of a run."""
 
 import json
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -59,6 +60,21 @@ def test_state_is_restored(tmp_path: Path) -> None:
     after.load_state_dict(before.state_dict())
     after.on_validation_metrics(TRAINER, None, {"val/accuracy": 0.5}, [])
     assert after.accuracy == {"first": 0.9, "best": 0.9, "last": 0.5}
+
+
+def test_the_clock_goes_on_after_a_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not counting the time between the two processes."""
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    before, after = (Summary(RunDir(tmp_path), "dapo", {}) for _ in range(2))
+    before.on_fit_start(TRAINER, learner())
+    monkeypatch.setattr(time, "monotonic", lambda: now + 20)
+    after.load_state_dict(before.state_dict())
+    monkeypatch.setattr(time, "monotonic", lambda: now + 100)
+    after.on_fit_start(TRAINER, learner())
+    monkeypatch.setattr(time, "monotonic", lambda: now + 105)
+    after.on_train_end(TRAINER, learner())
+    assert json.loads((tmp_path / "summary.json").read_text())["wall_s"] == pytest.approx(25)
 
 
 def test_last_line_on_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

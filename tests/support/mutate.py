@@ -78,7 +78,9 @@ def load(root: Path = ROOT) -> list[Mutation]:
     Raises:
         ValueError: two bugs have the same name.
     """
-    tables = [(name, table) for path in sorted((root / MUTATIONS).glob("*.toml")) for name, table in tomllib.loads(path.read_text()).items()]
+    tables = [
+        (name, table) for path in sorted((root / MUTATIONS).glob("*.toml")) for name, table in tomllib.loads(path.read_text()).items()
+    ]
     if repeated := [name for name, count in Counter(name for name, _ in tables).items() if count > 1]:
         raise ValueError(f"two bugs are called {repeated[0]!r}")
     return [Mutation(name, **table) for name, table in tables]
@@ -200,7 +202,9 @@ class Run:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def run(root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: float = 120.0, locks: Sequence[Path] = ()) -> Iterator[Result]:
+def run(
+    root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: float = 120.0, locks: Sequence[Path] = ()
+) -> Iterator[Result]:
     """Test the bugs, `jobs` at a time; yield results as they come. A run holds a lock on one of the files `locks`, if any are given."""
     waiting, running, free = list(mutations), list[Run](), Locks(locks)
     with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
@@ -240,7 +244,9 @@ def report(results: Sequence[Result], threshold: float) -> int:
                 print(f"{status}: {result.name} ({result.detail})")
     fraction = counts["seen"] / max(1, len(results))
     seconds = sum(result.seconds for result in results)
-    print(f"{', '.join(f'{counts[status]} {status}' for status in STATUSES)}: {fraction:.1%} of {len(results)} seen, {seconds:.0f} s of tests")
+    print(
+        f"{', '.join(f'{counts[status]} {status}' for status in STATUSES)}: {fraction:.1%} of {len(results)} seen, {seconds:.0f} s of tests"
+    )
     return int(fraction < threshold or counts["stale"] + counts["broken"] > 0)
 
 
@@ -250,7 +256,9 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only bugs with one of these texts in name, file or tests")
     parser.add_argument("--list", action="store_true", help="print the bugs")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="file of results: those in it are kept, new ones are added")
-    parser.add_argument("--lock", type=Path, nargs="+", default=[], metavar="FILE", help="hold a lock on one of these files in each test run")
+    parser.add_argument(
+        "--lock", type=Path, nargs="+", default=[], metavar="FILE", help="hold a lock on one of these files in each test run"
+    )
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="longest test run")
     parser.add_argument("--threshold", type=float, default=0.97, help="lowest fraction of bugs that have to be seen")
     parser.add_argument("--baseline", action="store_true", help="first run the tests without a bug")
