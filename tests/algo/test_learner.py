@@ -20,9 +20,9 @@ class TestMinibatches:
         """Return the order of 24 rows in each of two epochs of three minibatches."""
         made = learner(batch=Batch(prompts=4, samples=4, epochs=2, minibatches=3), seed=seed)
         made.iteration = iteration
-        parts = [rows.tolist() for rows in made.minibatches(24)]
+        parts = made.minibatches(24)
         assert [len(part) for part in parts] == [8] * 6
-        return [sum(parts[:3], []), sum(parts[3:], [])]
+        return [torch.cat(parts[:3]).tolist(), torch.cat(parts[3:]).tolist()]
 
     def test_each_epoch_has_every_row_once(self) -> None:
         for order in self.orders():

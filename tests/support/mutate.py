@@ -2,10 +2,10 @@
 
     python -m tests.support.mutate [-j N] [--only TEXT ...] [--list] [--resume FILE]
 
-The bugs are in `tests/mutations/*.toml`, one table per bug, named by what it breaks: `file`, the text `old` that occurs in it once, the text
-`new` that replaces it, and `tests`, the arguments of pytest that select the tests. A bug is seen if one of them fails. Prints one line per
-bug, and exits with status 1 if a bug is out of date or fewer than `--threshold` of them are seen. The tests have to pass without a bug:
-`--baseline` runs all of them first.
+The bugs are in `tests/mutations/*.toml`, one table per bug, named by what it breaks: `file`, the text `old` that occurs in it once, the
+text `new` that replaces it, and `tests`, the arguments of pytest that select the tests. A bug is seen if one of them fails. Prints one line
+per bug, and exits with status 1 if a bug is out of date or fewer than `--threshold` of them are seen. The tests have to pass without a
+bug: `--baseline` runs all of them first.
 
 The libraries are imported once; each test run is a fork, and imports the package from its copy.
 """
@@ -46,8 +46,8 @@ LIBRARIES = (
 OPTIONS = ("-x", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning")
 """Arguments of pytest. The warning is of plugins that are imported already."""
 STATUSES = ("seen", "survived", "timeout", "stale", "broken")
-"""seen: a test failed. survived: all passed. timeout: they did not end. stale: `old` does not occur exactly once. broken: pytest found none of
-the tests, or could not run them."""
+"""seen: a test failed. survived: all passed. timeout: they did not end. stale: `old` does not occur exactly once. broken: pytest found none
+of the tests, or could not run them."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Result:
 
 
 def verdict(returncode: int, hangs: bool) -> str:
-    """Return the status for an exit status of pytest (1: tests failed, 2: imports failed); negative: ended by a signal after the timeout."""
+    """Return the status for an exit status of pytest (1: tests failed, 2: imports failed); negative: killed after the timeout."""
     if returncode < 0:
         return "seen" if hangs else "timeout"
     return {0: "survived", 1: "seen", 2: "seen"}.get(returncode, "broken")
