@@ -111,14 +111,18 @@ class TestTool:
             load(repository)
 
     def test_a_lock_is_held_once(self, tmp_path: Path) -> None:
-        locks, others = (Locks([tmp_path / "a", tmp_path / "b"]) for _ in range(2))
-        first, second = locks.acquire(), others.acquire()
-        assert first is not None
-        assert second is not None
-        assert {Path(first.name).name, Path(second.name).name} == {"a", "b"}
-        assert locks.acquire() is None
-        others.release(second)
-        assert locks.acquire() is not None
+        paths = [tmp_path / "a", tmp_path / "b"]
+        with Locks(paths) as locks, Locks(paths) as others:
+            first, second = locks.acquire(), others.acquire()
+            assert first is not None
+            assert second is not None
+            assert {Path(first.name).name, Path(second.name).name} == {"a", "b"}
+            assert locks.acquire() is None
+            others.release(second)
+            third = locks.acquire()
+            assert third is not None
+            locks.release(first)
+            locks.release(third)
 
 
 CODES = {"survived": [0], "seen": [1, 2], "broken": [3, 4, 5], "timeout": [-9]}

@@ -29,7 +29,7 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -134,6 +134,7 @@ class Copy:
             os.chdir(self.folder)
             for descriptor in (1, 2):
                 os.dup2(output.fileno(), descriptor)
+            sys.stdout, sys.stderr = (open(descriptor, "w", closefd=False) for descriptor in (1, 2))  # noqa: SIM115 open until the process ends
             os.environ |= {"PYTHONPATH": str(self.folder), "COLUMNS": "200"}
             sys.path[:] = [str(self.folder), *(path for path in sys.path if Path(path or ".").resolve() != self.root.resolve())]
             for name in [name for name in sys.modules if name.partition(".")[0] in ("rlmods", "tests")]:
@@ -148,11 +149,15 @@ class Copy:
             os._exit(status)
 
 
-class Locks:
-    """Locks of which a test run holds one, if any are given."""
+class Locks(AbstractContextManager["Locks"]):
+    """Locks of which a test run holds one, if any are given; closed at the end of the `with` block."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.files = [path.open("a") for path in paths]
+
+    def __exit__(self, *_: object) -> None:
+        for file in self.files:
+            file.close()
 
     def acquire(self) -> IO[str] | None:
         """Return a file that is locked now, None if all are taken."""
@@ -191,7 +196,8 @@ class Run:
         self.kill()  # processes that tests have left behind
         self.path.write_text(self.source)
         self.output.seek(0)
-        text = self.output.read().decode(errors="replace")
+        with self.output:
+            text = self.output.read().decode(errors="replace")
         failed, lines = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE), text.strip().splitlines() or [""]
         code = os.waitstatus_to_exitcode(status)
         detail = failed[1] if failed else lines[-1][:150]
@@ -206,8 +212,8 @@ def run(
     root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: float = 120.0, locks: Sequence[Path] = ()
 ) -> Iterator[Result]:
     """Test the bugs, `jobs` at a time; yield results as they come. A run holds a lock on one of the files `locks`, if any are given."""
-    waiting, running, free = list(mutations), list[Run](), Locks(locks)
-    with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
+    waiting, running = list(mutations), list[Run]()
+    with tempfile.TemporaryDirectory(prefix="mutate_") as folder, Locks(locks) as free:
         copies = [Copy(root, Path(folder) / str(i)) for i in range(min(jobs, len(mutations)))]
         try:
             while waiting or running:
@@ -222,7 +228,7 @@ def run(
                     if locks and lock is None:
                         break
                     running.append(Run(copies.pop(), waiting.pop(0), mutated, lock))
-                time.sleep(0.05)
+                time.sleep(0.2)  # others may take the lock meanwhile
                 for each in list(running):
                     if (result := each.poll(timeout_s)) is not None:
                         running.remove(each)
