@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.support import mutate
-from tests.support.mutate import MUTATIONS, ROOT, Locks, Mutation, Result, load, report, verdict
+from tests.support.mutate import MUTATIONS, ROOT, Mutation, Result, load, report, verdict
 
 BUGS = load()
 
@@ -109,20 +109,6 @@ class TestTool:
         (repository / MUTATIONS / "more.toml").write_text((repository / MUTATIONS / "all.toml").read_text())
         with pytest.raises(ValueError, match="two bugs are called"):
             load(repository)
-
-    def test_a_lock_is_held_once(self, tmp_path: Path) -> None:
-        paths = [tmp_path / "a", tmp_path / "b"]
-        with Locks(paths) as locks, Locks(paths) as others:
-            first, second = locks.acquire(), others.acquire()
-            assert first is not None
-            assert second is not None
-            assert {Path(first.name).name, Path(second.name).name} == {"a", "b"}
-            assert locks.acquire() is None
-            others.release(second)
-            third = locks.acquire()
-            assert third is not None
-            locks.release(first)
-            locks.release(third)
 
 
 CODES = {"survived": [0], "seen": [1, 2], "broken": [3, 4, 5], "timeout": [-9]}

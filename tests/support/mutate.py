@@ -13,7 +13,6 @@ The libraries are imported once; each test run is a fork, and imports the packag
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import importlib
 import json
@@ -29,7 +28,7 @@ import tomllib
 import traceback
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -131,6 +130,7 @@ class Copy:
         status = 3
         try:
             os.setsid()
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.chdir(self.folder)
             for descriptor in (1, 2):
                 os.dup2(output.fileno(), descriptor)
@@ -149,35 +149,11 @@ class Copy:
             os._exit(status)
 
 
-class Locks(AbstractContextManager["Locks"]):
-    """Locks of which a test run holds one, if any are given; closed at the end of the `with` block."""
-
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self.files = [path.open("a") for path in paths]
-
-    def __exit__(self, *_: object) -> None:
-        for file in self.files:
-            file.close()
-
-    def acquire(self) -> IO[str] | None:
-        """Return a file that is locked now, None if all are taken."""
-        for file in self.files:
-            with suppress(BlockingIOError):
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self.files.remove(file)
-                return file
-        return None
-
-    def release(self, file: IO[str]) -> None:
-        fcntl.flock(file, fcntl.LOCK_UN)
-        self.files.append(file)
-
-
 class Run:
     """Test run on one bug, from planting it to restoring the file."""
 
-    def __init__(self, copy: Copy, mutation: Mutation, mutated: str, lock: IO[str] | None) -> None:
-        self.copy, self.mutation, self.lock = copy, mutation, lock
+    def __init__(self, copy: Copy, mutation: Mutation, mutated: str) -> None:
+        self.copy, self.mutation = copy, mutation
         self.path = copy.folder / mutation.file
         self.source = self.path.read_text()
         self.path.write_text(mutated)
@@ -208,33 +184,26 @@ class Run:
             os.killpg(self.pid, signal.SIGKILL)
 
 
-def run(
-    root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: float = 120.0, locks: Sequence[Path] = ()
-) -> Iterator[Result]:
-    """Test the bugs, `jobs` at a time; yield results as they come. A run holds a lock on one of the files `locks`, if any are given."""
+def run(root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: float = 120.0) -> Iterator[Result]:
+    """Test the bugs, `jobs` at a time; yield results as they come."""
     waiting, running = list(mutations), list[Run]()
-    with tempfile.TemporaryDirectory(prefix="mutate_") as folder, Locks(locks) as free:
+    with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
         copies = [Copy(root, Path(folder) / str(i)) for i in range(min(jobs, len(mutations)))]
         try:
             while waiting or running:
                 while waiting and copies:
-                    path, mutation = root / waiting[0].file, waiting[0]
+                    mutation = waiting.pop(0)
+                    path = root / mutation.file
                     source = path.read_text() if path.is_file() else ""
                     if (mutated := mutation.apply(source)) is None:
-                        waiting.pop(0)
                         yield Result(mutation.name, "stale", detail=f"{mutation.file}: old occurs {source.count(mutation.old)} times")
-                        continue
-                    lock = free.acquire()
-                    if locks and lock is None:
-                        break
-                    running.append(Run(copies.pop(), waiting.pop(0), mutated, lock))
-                time.sleep(0.2)  # others may take the lock meanwhile
+                    else:
+                        running.append(Run(copies.pop(), mutation, mutated))
+                time.sleep(0.05)
                 for each in list(running):
                     if (result := each.poll(timeout_s)) is not None:
                         running.remove(each)
                         copies.append(each.copy)
-                        if each.lock is not None:
-                            free.release(each.lock)
                         yield result
         finally:
             for each in running:
@@ -262,9 +231,6 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
     parser.add_argument("--only", nargs="+", default=[], metavar="TEXT", help="only bugs with one of these texts in name, file or tests")
     parser.add_argument("--list", action="store_true", help="print the bugs")
     parser.add_argument("--resume", type=Path, metavar="FILE", help="file of results: those in it are kept, new ones are added")
-    parser.add_argument(
-        "--lock", type=Path, nargs="+", default=[], metavar="FILE", help="hold a lock on one of these files in each test run"
-    )
     parser.add_argument("--timeout", type=float, default=120.0, metavar="SECONDS", help="longest test run")
     parser.add_argument("--threshold", type=float, default=0.97, help="lowest fraction of bugs that have to be seen")
     parser.add_argument("--baseline", action="store_true", help="first run the tests without a bug")
@@ -281,7 +247,7 @@ def main(arguments: Sequence[str], root: Path = ROOT) -> int:
         known = {row["digest"]: Result(**row) for row in map(json.loads, given.resume.read_text().splitlines())}
     results = [known[mutation.digest] for mutation in mutations if mutation.digest in known]
     remaining = [mutation for mutation in mutations if mutation.digest not in known]
-    for result in run(root, remaining, jobs=given.jobs, timeout_s=given.timeout, locks=given.lock):
+    for result in run(root, remaining, jobs=given.jobs, timeout_s=given.timeout):
         results.append(result)
         print(f"{len(results):4}/{len(mutations)} {result.status:9}{result.seconds:6.1f} s  {result.name}  ({result.detail})", flush=True)
         if given.resume is not None and result.digest:
@@ -301,4 +267,5 @@ def passes(root: Path, tests: Sequence[str]) -> bool:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # kills the test runs
     sys.exit(main(sys.argv[1:]))
