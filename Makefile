@@ -9,13 +9,17 @@ PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
-.PHONY: train test rlhf docs lint
+.PHONY: train test mutate rlhf docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
+
+# Plant bugs one at a time and run the tests that have to see each: tens of minutes. make mutate ARGS="--only rlmods/ratio"
+mutate: .venv/.dev
+	$(PY) -m tests.support.mutate --jobs 2 $(ARGS)
 
 # The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling: about ten minutes. Resumes if interrupted.
 rlhf: .venv/.plot

@@ -1,188 +1,136 @@
-"""The suite bites: each check holds for the code as it is, and fails once its bug is planted."""
+"""The list of planted bugs fits the code, and the tool that plants them tells what the tests see."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from __future__ import annotations
+
+import ast
+import json
+from collections import defaultdict
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from rlmods.advantage import GAE, GroupNorm
-from rlmods.aggregation import TokenMean
-from rlmods.algo import DPO, Learner, PolicyGradient
-from rlmods.ops import masked_sum
-from rlmods.policy import Policy, ScalarModel
-from rlmods.preference import KTO, Sigmoid
-from rlmods.ranking import BradleyTerry, PlackettLuce
-from rlmods.ratio import Clipped
-from rlmods.rollout import Local
-from rlmods.types import Totals
-from tests.support.batches import batch
-from tests.support.rankings import ranking
-from tests.support.tiny_setup import collected, learner
+from tests.support import mutate
+from tests.support.mutate import MUTATIONS, ROOT, Mutation, Result, load, report, verdict
 
-from .advantage import test_gae, test_group_norm
-from .aggregation import test_token_mean
-from .algo import test_dpo, test_ppo, test_reward_model
-from .algo import test_policy_gradient as loop
-from .preference import test_kto, test_sigmoid
-from .ranking import test_bradley_terry, test_plackett_luce
-from .ratio import test_clipped
-
-RAGGED = batch(8, 7, seed=1)
-"""One of the batches that hypothesis draws."""
-RANKED = ranking(4, 4, seed=1)
-"""One of the rankings."""
+BUGS = load()
 
 
-def the_loop_of_the_paper(module: Any, *given: Any) -> Callable[[], None]:
-    """The comparison with the slow reference, on one batch."""
-    return lambda: module.test_equals_the_loop.hypothesis.inner_test(*given)
+@cache
+def names(path: Path) -> set[str]:
+    """Return the classes and functions of a test file."""
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef | ast.FunctionDef)}
 
 
-def sampler_and_trainer_agree() -> None:
-    rows = collected(learner(rollout=Local(max_tokens=8, temperature=0.6)))
-    torch.testing.assert_close(rows.old_logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+class TestList:
+    def test_every_bug_can_be_planted(self) -> None:
+        """In the code as it is, once, in code that still compiles."""
+        wrong = []
+        for bug in BUGS:
+            source = (ROOT / bug.file).read_text()
+            mutated = bug.apply(source)
+            if mutated is None:
+                wrong.append(f"{bug.name}: {bug.file} has {source.count(bug.old)} times {bug.old!r}")
+            elif bug.file.endswith(".py"):
+                compile(mutated, bug.file, "exec")
+        assert not wrong, "\n".join(wrong)
+
+    def test_every_bug_has_tests_that_exist(self) -> None:
+        wrong = []
+        for bug in BUGS:
+            assert bug.tests, bug.name
+            for test in bug.tests:
+                path, *parts = test.split("[")[0].split("::")
+                if not (ROOT / path).is_file() or not set(parts) <= names(ROOT / path):
+                    wrong.append(f"{bug.name}: {test}")
+        assert not wrong, "\n".join(wrong)
+
+    def test_every_package_has_bugs(self) -> None:
+        files = [Path(bug.file).parts for bug in BUGS]
+        packages = {path.name for path in (ROOT / "rlmods").iterdir() if (path / "__init__.py").is_file()}
+        assert not packages - {parts[1] for parts in files if len(parts) > 2}
+        assert len(BUGS) >= 150
 
 
-def halved(loss: Any) -> Any:
-    return lambda micro, totals: loss(micro, Totals(2 * totals.tokens, totals.sequences))
-
-
-def pays_twice(right: Any, self: Any, *x: Any) -> Any:
-    kl, self.kl = self.kl, replace(self.kl, where="loss")
-    found = right(self, *x)
-    self.kl = kl
-    return found
-
-
-@dataclass(frozen=True)
-class Bug:
-    where: Any
-    name: str
-    """Of the method that has it."""
-    wrong: Callable[..., Any]
-    """Gets the right method first."""
-    check: Callable[[], None]
-
-
-BUGS = {
-    "the objective's sign is flipped": Bug(
-        Clipped,
-        "__call__",
-        lambda right, self, *x: replace(found := right(self, *x), objective=-found.objective),
-        loop.TestFirstMinibatch().test_gradient_is_reinforce,
-    ),
-    "low and high are swapped": Bug(
-        Clipped,
-        "__call__",
-        lambda right, self, *x: right(replace(self, low=self.high, high=self.low), *x),
-        the_loop_of_the_paper(test_clipped, "token", RAGGED, 0.1, 0.4, None),
-    ),
-    "aggregation drops the mask": Bug(
-        TokenMean,
-        "__call__",
-        lambda right, self, x, mask, totals: x.sum() / totals.tokens,
-        the_loop_of_the_paper(test_token_mean, RAGGED),
-    ),
-    "aggregation means where it should sum": Bug(
-        TokenMean,
-        "__call__",
-        lambda right, self, x, mask, totals: masked_sum(x, mask).sum() / mask.sum(),
-        lambda: loop.TestInvariances().test_token_budget("dapo"),
-    ),
-    "the trainer forgets the temperature": Bug(
-        Policy,
-        "forward",
-        lambda right, self, tokens, mask, temperature, **options: right(self, tokens, mask, **options),
-        sampler_and_trainer_agree,
-    ),
-    "labels are shifted by one": Bug(
-        Policy,
-        "_score",
-        lambda right, self, hidden, targets, *options: right(self, hidden, targets.roll(1), *options),
-        sampler_and_trainer_agree,
-    ),
-    "groups are told by position": Bug(
-        GroupNorm,
-        "__call__",
-        lambda right, self, rewards, mask, group, *x: right(self, rewards, mask, torch.arange(len(group)) // 2, *x),
-        the_loop_of_the_paper(test_group_norm, RAGGED, 1e-6, True),
-    ),
-    "the entropy bonus has no gradient": Bug(
-        Policy,
-        "forward",
-        lambda right, self, *x, entropy=False, **options: right(self, *x, entropy=False, **options),
-        loop.TestLearning().test_entropy_bonus_raises_entropy,
-    ),
-    "the critic's error has the wrong sign": Bug(
-        GAE,
-        "__call__",
-        lambda right, self, rewards, mask, group, values: right(self, rewards, mask, group, -values),
-        lambda: test_gae.test_equals_the_quadratic_sum_whatever_is_in_masked_slots.hypothesis.inner_test(RAGGED, 0.9, 0.8),
-    ),
-    "the preference is the wrong way round": Bug(
-        Sigmoid,
-        "__call__",
-        lambda right, self, logprobs, ref, num, rank: right(self, logprobs, ref, num, rank.amax(1, keepdim=True) - rank),
-        the_loop_of_the_paper(test_sigmoid, RANKED, 0.1, 0.0),
-    ),
-    "DPO reads means of tokens": Bug(
-        DPO,
-        "loss",
-        lambda right, self, micro, totals: right(self, replace(micro, mask=micro.mask & (micro.mask.cumsum(2) <= 2)), totals),
-        test_dpo.TestLoss().test_equals_the_loop_in_value_and_gradient,
-    ),
-    "KTO takes all for desirable": Bug(
-        KTO,
-        "__call__",
-        lambda right, self, logprobs, ref, num, rank, kl: right(self, logprobs, ref, num, rank * 0, kl),
-        the_loop_of_the_paper(test_kto, RANKED, 0.1, 1.0, 1.0),
-    ),
-    "a ranking counts its neighbours only": Bug(
-        BradleyTerry,
-        "__call__",
-        lambda right, self, scores, rank, present, margin: right(self, scores, rank.clamp(max=1), present, margin),
-        the_loop_of_the_paper(test_bradley_terry, False, RANKED),
-    ),
-    "Plackett and Luce forget who is left": Bug(
-        PlackettLuce,
-        "__call__",
-        lambda right, self, scores, rank, present, margin: right(self, scores, rank.clamp(max=1), present, margin),
-        the_loop_of_the_paper(test_plackett_luce, RANKED),
-    ),
-    "a reward model reads one token early": Bug(
-        ScalarModel,
-        "forward",
-        lambda right, self, tokens, attention=None: right(self, tokens, attention).roll(1, 1),
-        test_reward_model.TestLoss().test_equals_the_loop_in_value_and_gradient,
-    ),
-    "the KL is paid in the loss as well": Bug(
-        PolicyGradient,
-        "loss",
-        pays_twice,
-        test_ppo.TestKLInTheReward().test_is_not_in_the_loss_too,
-    ),
-    "the imitation is divided by the tokens of the reward": Bug(
-        Learner,
-        "train_step",
-        lambda right, self, rows, *more: right(self, rows, *((r, halved(f)) for r, f in more)),
-        lambda: test_ppo.TestPTX().test_a_step_follows_both_losses(4096),
-    ),
-    "old log-probs are those of the latest step": Bug(
-        PolicyGradient,
-        "train_step",
-        lambda right, self, rows: right(self, replace(rows, old_logprobs=torch.full_like(rows.old_logprobs, torch.nan))),
-        loop.TestFirstMinibatch().test_later_minibatches_move,
-    ),
+BAD = {
+    "the sum is a difference": ("a + b", "a - b", "seen"),
+    "nobody looks at the doubled value": ("2 * x", "3 * x", "survived"),
+    "the text has changed": ("a * b", "a / b", "stale"),
+    "the test is gone": ("return x", "return -x", "broken"),
 }
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_bites(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    bug = BUGS[name]
-    bug.check()
-    right = getattr(bug.where, bug.name)
-    monkeypatch.setattr(bug.where, bug.name, lambda *args, **options: bug.wrong(right, *args, **options))
-    with pytest.raises(AssertionError):
-        bug.check()
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A package with two functions, the first of which is tested."""
+    (tmp_path / "mine.py").write_text("def add(a, b):\n    return a + b\n\n\ndef double(x):\n    x = 2 * x\n    return x\n")
+    (tmp_path / "test_mine.py").write_text("from mine import add\n\n\ndef test_add():\n    assert add(1, 2) == 3\n")
+    folder = tmp_path / MUTATIONS
+    folder.mkdir(parents=True)
+    tests = defaultdict(lambda: "test_mine.py", {"the test is gone": "test_mine.py::test_double"})
+    tables = [
+        f"[{json.dumps(name)}]\nfile = 'mine.py'\nold = '{old}'\nnew = '{new}'\ntests = ['{tests[name]}']\n"
+        for name, (old, new, _) in BAD.items()
+    ]
+    (folder / "all.toml").write_text("\n".join(tables))
+    return tmp_path
+
+
+class TestTool:
+    @pytest.fixture(autouse=True)
+    def _without_libraries(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(mutate, "preload", lambda: None)
+
+    def test_tells_what_the_tests_see(self, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        before = (repository / "mine.py").read_text()
+        found = {result.name: result for result in mutate.run(repository, load(repository), jobs=2)}
+        assert {name: result.status for name, result in found.items()} == {name: status for name, (*_, status) in BAD.items()}
+        assert found["the sum is a difference"].detail == "test_mine.py::test_add"
+        assert (repository / "mine.py").read_text() == before
+
+    def test_goes_on_from_its_results(self, repository: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        arguments = ["--resume", str(repository / "results.jsonl"), "--only", "sum", "doubled", "--threshold", "0.5"]
+        assert mutate.main(arguments, repository) == 0
+        assert "1 seen, 1 survived, 0 timeout, 0 stale, 0 broken: 50.0% of 2 seen" in capsys.readouterr().out
+        monkeypatch.setattr(mutate.Copy, "start", None)  # nothing is run again
+        assert mutate.main(arguments, repository) == 0
+        assert mutate.main([*arguments[:-1], "0.6"], repository) == 1
+        assert "survived: nobody looks at the doubled value" in capsys.readouterr().out
+
+    def test_lists_and_checks_the_tests_first(self, repository: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        assert mutate.main(["--list", "--only", "difference"], repository) == 0
+        assert capfd.readouterr().out == "mine.py: the sum is a difference (test_mine.py)\n"
+        (repository / "mine.py").write_text("def add(a, b):\n    return 0 * (a + b)\n")
+        assert mutate.main(["--baseline", "--only", "difference"], repository) == 1
+        assert "FAILED test_mine.py::test_add" in capfd.readouterr().out
+
+    def test_two_bugs_of_one_name_are_an_error(self, repository: Path) -> None:
+        (repository / MUTATIONS / "more.toml").write_text((repository / MUTATIONS / "all.toml").read_text())
+        with pytest.raises(ValueError, match="two bugs are called"):
+            load(repository)
+
+
+CODES = {"survived": [0], "seen": [1, 2], "broken": [3, 4, 5], "timeout": [-9]}
+
+
+@pytest.mark.parametrize(("status", "code"), [(status, code) for status, codes in CODES.items() for code in codes])
+def test_verdict(status: str, code: int) -> None:
+    assert verdict(code, hangs=False) == status
+    assert verdict(code, hangs=True) == status.replace("timeout", "seen")
+
+
+def test_old_text_occurs_once() -> None:
+    def bug(**change: Any) -> Mutation:
+        return Mutation(**{"name": "", "file": "", "old": "a", "new": "b", "tests": []} | change)
+
+    assert bug().apply("xay") == "xby"
+    assert bug().apply("xy") is bug().apply("aa") is bug(new="a").apply("xay") is None
+
+
+@pytest.mark.parametrize(
+    ("others", "status"), [(["survived"] * 3, 0), (["survived", "timeout"] * 2, 1), (["stale"], 1), (["broken"], 1), ([], 0)]
+)
+def test_report(others: list[str], status: int) -> None:
+    results = ["seen"] * (100 - len(others)) + others
+    assert report([Result(str(i), each) for i, each in enumerate(results)], 0.97) == status

@@ -124,11 +124,28 @@ class TestLoss:
         (-0.7 * sum(said) / 2).backward()
         close(have, without + torch.cat([p.grad.flatten() for p in made.policy.parameters()]))
 
+    def test_metrics_are_those_of_the_better_and_the_worse(self) -> None:
+        made, rows = moved()
+        gradients(made, rows)
+        values: dict[str, list[float]] = {"chosen": [], "rejected": [], "margins": []}
+        for prompt in RAGGED:
+            ranks = prompt.meta["ranks"]
+            h = [plain(made, made.policy, prompt, k).item() for k in range(len(ranks))]
+            r = [0.1 * (h[k] - plain(made, made.reference.policy, prompt, k).item()) for k in range(len(ranks))]
+            for k, rank in enumerate(ranks):
+                values["rejected" if rank else "chosen"].append(h[k])
+            values["margins"] += [r[i] - r[j] for i in range(len(ranks)) for j in range(len(ranks)) if ranks[i] < ranks[j]]
+        metrics, means = made.meter.compute(), {name: sum(x) / len(x) for name, x in values.items()}
+        assert metrics["train/chosen_logprob"] == pytest.approx(means["chosen"], abs=1e-4)
+        assert metrics["train/rejected_logprob"] == pytest.approx(means["rejected"], abs=1e-4)
+        assert metrics["train/reward_margin"] == pytest.approx(means["margins"], abs=1e-4)
+        assert metrics["train/pair_accuracy"] == pytest.approx(sum(x > 0 for x in values["margins"]) / len(values["margins"]))
+        assert abs(means["chosen"] - means["rejected"]) > 0.1
+
     def test_silent_rows_have_a_gradient_of_0(self) -> None:
         for preference in LOSSES.values():
             made, rows = moved(preference)
-            found = gradients(made, rows.without_loss())
-            assert (found == 0).all()
+            assert torch.equal(gradients(made, rows, made.loss, (rows.without_loss(), made.loss)), gradients(made, rows))
 
 
 class TestReference:

@@ -22,7 +22,7 @@ from rlmods.advantage import (
     Process,
     ReinforcePP,
 )
-from rlmods.aggregation import FixedLength, SequenceMean
+from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Adaptive, Penalty, Ramp
@@ -35,7 +35,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.training.extensions import Replay
 from rlmods.types import Credit, Experience, Scores, UserError
 from tests.support import batches
-from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
+from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, half_flat, learner, policy
 
 LOSSES = {
     "grpo": {"kl": Penalty("k3", 0.04, "loss"), "aggregation": SequenceMean()},
@@ -124,6 +124,21 @@ class TestFirstMinibatch:
         assert rows[0]["train/clip_fraction/low"] + rows[0]["train/clip_fraction/high"] > 0
         assert rows[0]["optimizer_step"] == 4
 
+    def test_every_epoch_compares_with_the_policy_that_sampled(self):
+        """One minibatch: from the second epoch on, its own old log-probabilities are those of the start, not the new ones."""
+        made = learner(batch=Batch(prompts=4, samples=4, epochs=3, minibatches=1))
+        start, seen, original = policy(), [], made.loss
+        made.loss = lambda micro, totals: (seen.append(micro), original(micro, totals))[1]
+        [row] = fit(made, 1)
+        assert row["train/ratio_max"] > 1.01
+        assert row["train/kl_old"] > 0
+        first, *later = seen
+        assert first.old_logprobs[first.mask].isnan().all()
+        for micro in later:
+            want = start(micro.tokens, micro.mask).logprobs
+            torch.testing.assert_close(micro.old_logprobs[micro.mask], want[micro.mask], rtol=0, atol=1e-5)
+        assert len(later) == 2
+
     def test_rows_keep_their_own_old_logprobs(self):
         made = learner(batch=Batch(prompts=4, samples=4, minibatches=4), ratio=Unclipped())
         seen = []
@@ -177,17 +192,19 @@ class TestFirstMinibatch:
 
 
 class TestMasks:
-    def test_all_masked_gives_zero_and_finite(self):
+    def test_rows_without_loss_have_a_gradient_of_0(self):
         made = learner()
         batch = collected(made)
-        found = gradients(made, batch.without_loss())
-        assert found.abs().sum() == 0
-        assert torch.isfinite(found).all()
+        assert torch.equal(gradients(made, batch, made.loss, (batch.without_loss(), made.loss)), gradients(made, batch))
+        assert gradients(made, batch.without_loss()).abs().sum() == 0
 
-    def test_overlong_rows_leave_numerator_and_denominator(self):
-        made = learner(overlong_filter=True, rollout=Local(max_tokens=3))
+    @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
+    def test_overlong_rows_leave_numerator_and_denominator(self, aggregation):
+        made = learner(overlong_filter=True, rollout=Local(max_tokens=3), aggregation=aggregation)
         batch = collected(made)
-        cut = torch.tensor([not bool(m.any()) for m in batch.mask])
+        last = batch.tokens[torch.arange(len(batch)), batch.lengths - 1]
+        cut = torch.tensor([int(token) not in made.policy.eos_ids for token in last])
+        assert torch.equal(batch.mask.any(1), ~cut)
         assert 0 < int(cut.sum()) < len(batch)
         close(gradients(made, batch), gradients(made, batch.select(~cut)))
 
@@ -488,6 +505,14 @@ class TestDynamicSampling:
         assert [row["train/short_of_groups"] for row in rows] == [1, 1]
         assert rows[-1]["optimizer_step"] == 0
         assert torch.equal(before, torch.cat([p.flatten() for p in made.policy.parameters()]))
+
+    @pytest.mark.parametrize(("fallback", "steps"), [("train", 1), ("skip", 0)])
+    def test_too_few_groups_are_trained_on_or_skipped(self, fallback, steps):
+        made = learner(sampling=Dynamic(), reward=half_flat, max_draws=1, fallback=fallback, batch=Batch(prompts=4, samples=2))
+        [row] = fit(made, 1)
+        assert row["train/short_of_groups"] == 1
+        assert row["train/kept_fraction"] == 0.5
+        assert row["optimizer_step"] == steps
 
     def test_hopeless_reward_can_stop_the_run(self):
         made = learner(sampling=Dynamic(), reward=lambda r: [1.0] * len(r), max_draws=2, fallback="error")

@@ -85,6 +85,21 @@ class TestHeartbeatStore:
         first.poll()
         assert first.find_hanging(10) is None
 
+    def test_a_rank_that_waits_for_the_others_does_not_hang(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Its progress stands still for as long as one other rank makes some."""
+        first, second, _ = make_stores()
+        now = time.monotonic()
+        for step in range(1, 9):
+            monkeypatch.setattr(time, "monotonic", lambda step=step: now + 4 * step)
+            second.publish(forward_count=step, phase="update")
+            first.poll()
+            assert first.find_hanging(10) is None
+            assert first.find_lost(60) is None
+        monkeypatch.setattr(time, "monotonic", lambda: now + 43)
+        message, late = first.find_hanging(10) or ("", [])
+        assert message.startswith("no progress for 11 s: rank 0 in phase start of iteration 1")
+        assert late == [0, 1, 2]
+
 
 @pytest.mark.parametrize("name", ["timeout_s", "lost_s"])
 def test_zero_timeout_is_rejected(name: str) -> None:

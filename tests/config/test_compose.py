@@ -126,6 +126,16 @@ class TestLabel:
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
             (("algo=grpo", "router=replay", "router.every=2"), "grpo[router=replay,router.every=2]"),
+            (("algo=grpo", "algo.entropy_coefficient=0.1"), "grpo[algo.entropy_coefficient=0.1]"),
+            (("algo=grpo", "algo.target_entropy=0.5"), "grpo[algo.target_entropy=0.5]"),
+            (("algo=grpo", "algo.target_kl=0.5"), "grpo[algo.target_kl=0.5]"),
+            (("algo=grpo", "algo.overlong_filter=true"), "grpo[algo.overlong_filter=true]"),
+            (("algo=grpo", "algo.clip_reward=2.0"), "grpo[algo.clip_reward=2.0]"),
+            (("algo=grpo", "algo.replay_fraction=0.5"), "grpo[algo.replay_fraction=0.5]"),
+            (("algo=grpo", "algo.reference_every=5"), "grpo[algo.reference_every=5]"),
+            (("algo=dpo", "algo.sft_coefficient=0.5"), "dpo[algo.sft_coefficient=0.5]"),
+            (("algo=online_dpo", "algo.reference_every=5"), "online_dpo[algo.reference_every=5]"),
+            (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
         ],
     )
     def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:

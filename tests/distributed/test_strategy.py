@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlmods.distributed.strategy import DDP, FSDP2
+from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas, check_resume
 from rlmods.types import UserError
 from tests.config.test_compose import plan
 
@@ -67,6 +67,33 @@ def test_a_launcher_starts_as_many_as_there_are(
         monkeypatch.setenv(name, value)
     with pytest.raises(UserError, match=advice):
         plan(*typed).num_ranks()
+
+
+@pytest.mark.parametrize(("started", "ranks"), [(2, 4), (4, 2), (1, 8), (8, 1)])
+def test_more_or_fewer_processes_than_ranks_are_refused(started: int, ranks: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", str(started))
+    monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
+    with pytest.raises(UserError, match=f"{started} processes were started, but this trainer has {ranks}: .*trainer.devices={started}$"):
+        check_launch(ranks)
+    check_launch(started)
+    monkeypatch.delenv("WORLD_SIZE")
+    check_launch(ranks)
+
+
+@pytest.mark.parametrize(("replicas", "ranks"), [(3, 8), (0, 8), (16, 8)])
+def test_replicas_divide_the_ranks(replicas: int, ranks: int) -> None:
+    with pytest.raises(UserError, match=f"replicas={replicas} does not divide 8 ranks: type one of 1, 2, 4, 8"):
+        check_replicas(replicas, ranks)
+    check_replicas(4, ranks)
+
+
+def test_shards_are_loaded_by_fsdp_alone(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is sharded: type trainer=fsdp"):
+        check_resume(DDP(), tmp_path)
+    check_resume(FSDP2(), tmp_path)
+    (tmp_path / "one.ckpt").touch()
+    check_resume(DDP(), tmp_path / "one.ckpt")
+    check_resume(DDP(), None)
 
 
 def test_what_lightning_does_not_know_is_one_line(tmp_path: Path) -> None:

@@ -172,6 +172,15 @@ def test_worker_that_stops_reading_affects_only_its_own_call() -> None:
     assert time.monotonic() - start < 40
 
 
+def test_reply_to_an_earlier_call_is_an_error() -> None:
+    """It is never taken for the reply to the current call, nor are later calls shifted by it."""
+    pool = Pool("tests.reward.misbehaving:late", workers=1)
+    outcomes = pool.map([("a",), ("late",), ("b",), ("c",)], timeout_s=20, batch_timeout_s=60)
+    assert [outcome.status for outcome in outcomes] == ["ok", "error", "ok", "ok"]
+    assert [outcomes[i].value for i in (0, 2, 3)] == ["a", "b", "c"]
+    assert "a reply that belongs to no call" in outcomes[1].value
+
+
 def test_fork_made_by_a_call_does_not_reply() -> None:
     pool = Pool("tests.reward.misbehaving:fork", workers=1)
     for _ in range(2):

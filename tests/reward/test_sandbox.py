@@ -14,7 +14,7 @@ import pytest
 
 from rlmods.reward.sandbox import walls
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
-from rlmods.reward.sandbox.tests import read_tests, same_output
+from rlmods.reward.sandbox.tests import grade, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
 
 pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
@@ -276,6 +276,31 @@ class TestCheating:
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
+
+
+class TestGrade:
+    """Programs by their output and their exit status."""
+
+    CASES = ({"input": "1", "output": "2"}, {"input": "2", "output": "4"})
+    RIGHT = "n = int(input())\nprint(2 * n)\n"
+
+    def grade(self, source: str, stop_early: bool = False) -> tuple[int, int, int]:
+        limits = {"timeout_s": LIMITS.timeout_s, "memory_mb": LIMITS.memory_mb}
+        result = grade(source, list(self.CASES), None, limits, stop_early)
+        return result["passed"], result["total"], result["late"]
+
+    @pytest.mark.parametrize("end", ["1 / 0", "import sys; sys.exit(1)", "import os; os._exit(2)", "import sys; sys.stdout.flush(); [][0]"])
+    def test_a_program_that_prints_the_answer_and_then_crashes_fails(self, end: str) -> None:
+        assert self.grade(self.RIGHT) == (2, 2, 0)
+        assert self.grade(self.RIGHT + "import sys; sys.stdout.flush()\n" + end) == (0, 2, 0)
+
+    def test_a_program_that_prints_the_answer_and_does_not_end_is_late(self) -> None:
+        assert self.grade("print(2, flush=True)\nwhile True: pass") == (0, 2, 2)
+        assert self.grade("print(2, flush=True)\nwhile True: pass", stop_early=True) == (0, 2, 1)
+
+    def test_stops_at_the_first_failure(self) -> None:
+        assert self.grade("print(4)") == (1, 2, 0)
+        assert self.grade("print(4)", stop_early=True) == (0, 2, 0)
 
 
 class TestReadTests:

@@ -45,6 +45,16 @@ def test_seed_iteration_sample_occurrence_and_id_change_samples():
     assert not set(base) & set(tokens(sample(policy, renamed, samples=8)))
 
 
+def test_a_prompt_of_two_passes_gets_other_answers_in_one_batch():
+    """A batch may hold a prompt of this pass over the data and of the next: the answers are those that each pass gets by itself."""
+    policy, tokens = TinyPolicy(llama(), eos=[]), lambda rows: [tuple(r.tokens) for r in rows]
+    passes = [dataclasses.replace(RAGGED[0], time=time) for time in (0, 1, 2)]
+    alone = [tokens(sample(policy, [prompt], samples=4)) for prompt in passes]
+    assert len({answer for answers in alone for answer in answers}) == 12
+    together = tokens(sample(policy, passes, samples=4))
+    assert together == [answer for answers in alone for answer in answers]
+
+
 def test_global_generators_are_neither_used_nor_advanced():
     policy = TinyPolicy(gpt2()).train()
     torch.manual_seed(1)

@@ -45,6 +45,13 @@ def test_bounds_select_groups_by_mean_score() -> None:
     assert Dynamic(high=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
 
 
+def test_unscored_responses_do_not_count_in_the_mean_score() -> None:
+    nan = float("nan")
+    scores, group = torch.tensor([1.0, 0.4, nan, nan, 0.0, 0.6, nan, nan]), torch.tensor([0] * 4 + [1] * 4)
+    assert Dynamic(low=0.5)(scores, group).tolist() == [True] * 4 + [False] * 4
+    assert Dynamic(high=0.5)(scores, group).tolist() == [False] * 4 + [True] * 4
+
+
 def test_invalid_fields_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="low"):
         Dynamic(low=0.9, high=0.1)

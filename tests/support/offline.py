@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from rlmods.types import PreferenceBatch, Prompt, Totals
-from tests.support.tiny_setup import OneRank, close
+from rlmods.types import PreferenceBatch, Prompt
+from tests.support.tiny_setup import OneRank, close, gradients
 
 __all__ = ["RAGGED", "alone", "close", "gradients", "padded", "shuffled", "widened"]
 
@@ -27,16 +25,6 @@ def alone(made: Any) -> Any:
     """Without a Trainer: for losses and gradients only."""
     made.trainer = OneRank()
     return made
-
-
-def gradients(made: Any, rows: Any, loss: Callable[[Any, Totals], Tensor] | None = None) -> Tensor:
-    """Flattened gradient of the loss of one optimizer step on these rows."""
-    made.zero_grad()
-    totals = Totals(*rows.loss_counts.clamp(min=1))
-    for micro, _ in made.microbatches(rows):
-        (loss or made.loss)(micro, totals).backward()
-    parameters = [p for network in made.networks.values() for p in network.parameters()]
-    return torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten() for p in parameters])
 
 
 def padded(rows: Any, columns: int = 30) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
+from unittest.mock import patch
 
 import lightning as L
 import torch
@@ -36,6 +38,14 @@ SPLITS = Arithmetic(level=1, num_train=24, num_val=8)()
 def even(responses: list[Response]) -> Scores:
     """Score 1 for a first token with an even id, else 0: random at first, easy to learn, and different within almost every group."""
     correct = [r.tokens[0] % 2 == 0 for r in responses]
+    return Scores([float(x) for x in correct], correct=correct)
+
+
+def half_flat(responses: list[Response]) -> Scores:
+    """Score the samples of the first two prompts of a batch 1, and those of the others 1 and 0 in turn: whatever is sampled, two groups are
+    flat and the others are not."""
+    order = {prompt_id: i for i, prompt_id in enumerate(dict.fromkeys(r.prompt.id for r in responses))}
+    correct = [order[r.prompt.id] < 2 or r.meta["sample"] % 2 == 0 for r in responses]
     return Scores([float(x) for x in correct], correct=correct)
 
 
@@ -107,6 +117,7 @@ class OneRank:
     world_size, global_rank = 1, 0
     max_iterations = 1
     callbacks: tuple[Any, ...] = ()
+    strategy = None
 
 
 def close(gradient: torch.Tensor, reference: torch.Tensor) -> None:
@@ -135,13 +146,33 @@ def collected(learner: Any, num_prompts: int = 4) -> Experience:
     return learner.scorer.add_old_logprobs(experience, torch.ones(len(experience), dtype=torch.bool))
 
 
-def gradients(learner: Any, batch: Experience) -> torch.Tensor:
-    """Return the flattened gradient of the loss of one optimizer step on these rows."""
-    from rlmods.types import Totals
+class Recorder:
+    """Optimizer that records the gradient of the latest step instead of stepping; 0 where a parameter has none, and without a step."""
 
-    learner.zero_grad()
-    totals = Totals(batch.mask.sum().clamp(min=1), batch.mask.any(1).sum().clamp(min=1))
-    for micro, _ in learner.microbatches(batch):
-        learner.loss(micro, totals).backward()
-    parameters = [p for network in learner.networks.values() for p in network.parameters()]
-    return torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+    def __init__(self, parameters: list[torch.nn.Parameter]) -> None:
+        self.parameters = parameters
+        self.gradient = torch.zeros(sum(p.numel() for p in parameters))
+
+    def zero_grad(self) -> None:
+        for p in self.parameters:
+            p.grad = None
+
+    def step(self) -> None:
+        self.gradient = torch.cat([torch.zeros(p.numel()) if p.grad is None else p.grad.flatten().clone() for p in self.parameters])
+
+
+def gradients(learner: Any, batch: Any, loss: Any = None, *more: Any, max_norm: float = math.inf) -> torch.Tensor:
+    """Return the flattened gradient with which `TrainStep` steps the optimizer on these rows, and on `more` rows with their losses. It is
+    not clipped, unless to `max_norm`. The learner's weights and counts stay as they were."""
+    recorder, step = Recorder([p for network in learner.networks.values() for p in network.parameters()]), learner.step
+    before = step.max_norm, step.num_steps, step.num_nonfinite
+
+    def backward(loss: torch.Tensor) -> None:
+        loss.backward()
+        learner.on_after_backward()
+
+    with patch.object(learner, "optimizers", lambda: recorder), patch.object(learner, "manual_backward", backward):
+        step.max_norm = max_norm
+        step(batch, loss or learner.loss, *more)
+    step.max_norm, step.num_steps, step.num_nonfinite = before
+    return recorder.gradient

@@ -64,6 +64,17 @@ class TestMaximum:
         assert meter.compute() == {"x": 2.0}
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_what_is_not_finite_stays(value: float) -> None:
+    """The guard has to see it; only -inf stands for no element."""
+    meter = Meter()
+    meter.mean("mean", value)
+    meter.maximum("maximum", torch.tensor([1.0, value]), torch.tensor([True, True]))
+    found = meter.compute()
+    assert str(found["mean"]) == str(value)
+    assert str(found["maximum"]) == str(value)
+
+
 def test_totals_add_up() -> None:
     meter = Meter()
     meter.sum("x", 2)

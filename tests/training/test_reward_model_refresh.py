@@ -116,6 +116,14 @@ class TestRefresh:
         assert run(kept)["replayed_fraction"] == pytest.approx(0.1)
         assert len(kept.history) == len(QUESTIONS) + 18
 
+    @pytest.mark.parametrize(("replay", "older"), [(0.5, 6), (0.75, 18), (0.25, 2)])
+    def test_the_fraction_is_that_of_all_rankings(self, replay: float, older: int) -> None:
+        kept = refresh(scalar(), epochs=1, replay=replay)
+        kept.collect(groups(*QUESTIONS), Meter())
+        run(kept)
+        kept.collect(groups(*QUESTIONS[:6]), Meter())
+        assert run(kept)["replayed_fraction"] == older / (older + 6) == replay
+
     def test_without_replay_there_is_none(self) -> None:
         kept = refresh(scalar(), epochs=1, replay=0.0)
         for _ in range(2):

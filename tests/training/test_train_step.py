@@ -2,18 +2,130 @@
 
 import copy
 import math
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 
 from rlmods.advantage import GAE
+from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import DPO, PPO, Batch
 from rlmods.critic import Separate
 from rlmods.kl import Adaptive
 from rlmods.preference import Sigmoid
-from rlmods.types import UserError
-from tests.support.tiny_setup import fit, learner
+from rlmods.ratio import Clipped
+from rlmods.training.train_step import Microbatches
+from rlmods.types import Experience, UserError
+from tests.support.tiny_setup import attached, close, collected, fit, gradients, learner
+
+
+def off_policy(aggregation: Any = None, **change: Any) -> tuple[Any, Experience]:
+    """Return a learner whose policy has moved since it sampled these rows, one of which is without loss."""
+    made = learner(aggregation=aggregation or TokenMean(), ratio=Clipped(0.1, 0.2), **change)
+    rows = collected(made)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for p in made.policy.parameters():
+            p.add_(torch.randn_like(p) * 0.02)
+    mask = rows.mask.clone()
+    mask[3] = False
+    return made, replace(rows, mask=mask)
+
+
+def slow_gradient(made: Any, rows: Experience) -> torch.Tensor:
+    """Return the gradient of the clipped loss from the model's own logits, one response at a time, by the equations."""
+    responses, weights = [i for i in range(len(rows)) if rows.mask[i].any()], {}
+    for i in responses:
+        length = int(rows.mask[i].sum())
+        weights[i] = {"TokenMean": 1 / int(rows.mask.sum()), "SequenceMean": 1 / length / len(responses)}.get(
+            type(made.aggregation).__name__, 1 / 8 / len(responses)
+        )
+    total = torch.zeros(())
+    for i in responses:
+        n = int(rows.lengths[i])
+        logprobs = made.policy.model(input_ids=rows.tokens[i : i + 1, :n]).logits[0].log_softmax(-1)
+        for t in rows.mask[i].nonzero().squeeze(1).tolist():
+            ratio, advantage = (logprobs[t - 1, rows.tokens[i, t]] - rows.old_logprobs[i, t]).exp(), rows.advantages[i, t]
+            total = total - weights[i] * torch.minimum(ratio * advantage, ratio.clamp(0.9, 1.2) * advantage)
+    made.zero_grad()
+    total.backward()
+    return torch.cat([p.grad.flatten() for p in made.policy.parameters()])
+
+
+class OtherRanks:
+    """Ranks that all have the rows of this one; the one with the most microbatches has `num_microbatches`."""
+
+    rank, device = 0, torch.device("cpu")
+
+    def __init__(self, world_size: int, num_microbatches: int = 1) -> None:
+        self.world_size, self.num_microbatches = world_size, num_microbatches
+
+    def reduce(self, x: torch.Tensor, op: str = "sum") -> torch.Tensor:
+        if op == "sum":
+            return x.to(torch.float64) * self.world_size
+        return x.to(torch.float64) if x.dtype == torch.bool else x.clamp(min=self.num_microbatches)
+
+
+class TestGradient:
+    """The step against a loop over single tokens, which shares no code with it."""
+
+    @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
+    @pytest.mark.parametrize("token_budget", [1, 40, 10**6])
+    def test_equals_the_loop(self, aggregation: Any, token_budget: int) -> None:
+        made, rows = off_policy(aggregation, batch=Batch(prompts=4, samples=4, token_budget=token_budget))
+        want = slow_gradient(made, rows)
+        close(gradients(made, rows), want)
+        close(gradients(made, rows), want)  # nothing of the first is left
+        metrics = made.meter.compute()
+        assert 0 < metrics["train/clip_fraction/low"] + metrics["train/clip_fraction/high"] < 1
+
+    @pytest.mark.parametrize("max_norm", [0.01, 0.1])
+    def test_is_clipped_to_max_norm(self, max_norm: float) -> None:
+        made, rows = off_policy()
+        want = slow_gradient(made, rows)
+        assert want.norm() > 2 * max_norm
+        close(gradients(made, rows, max_norm=max_norm), want * max_norm / want.norm())
+        assert made.meter.compute()["train/grad_norm"] == pytest.approx(float(want.norm()), rel=1e-4)
+
+    def test_a_run_clips_to_its_max_norm(self) -> None:
+        """Plain gradient descent moves the weights by at most lr * max_norm."""
+        made = learner(batch=Batch(prompts=4, samples=4, max_norm=0.01), optimizer=partial(torch.optim.SGD, lr=1.0))
+        before = torch.cat([p.detach().clone().flatten() for p in made.policy.parameters()])
+        [row] = fit(made, 1)
+        moved = torch.cat([p.detach().flatten() for p in made.policy.parameters()]) - before
+        assert row["train/grad_norm"] > 0.02
+        assert float(moved.norm()) == pytest.approx(0.01, rel=1e-3)
+
+    @pytest.mark.parametrize("aggregation", [TokenMean(), SequenceMean(), FixedLength(8)])
+    @pytest.mark.parametrize("world_size", [2, 3])
+    def test_the_average_over_ranks_is_that_of_one_rank(self, aggregation: Any, world_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        """All ranks have the same rows here, so that the average is the gradient of each; strategies take it after backward."""
+        made, rows = off_policy(aggregation)
+        want = slow_gradient(made, rows)
+        for part in (made.step, made.microbatches):
+            monkeypatch.setattr(part, "ranks", OtherRanks(world_size))
+        close(gradients(made, rows), want)
+
+    def test_a_rank_with_fewer_microbatches_adds_nothing_for_the_others(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made, rows = off_policy()
+        want, forwards, loss = slow_gradient(made, rows), [], made.loss
+        monkeypatch.setattr(made.microbatches, "ranks", OtherRanks(1, num_microbatches=4))
+        close(gradients(made, rows, lambda micro, totals: (forwards.append(micro.mask.any()), loss(micro, totals))[1]), want)
+        assert [bool(x) for x in forwards] == [True, False, False, False]
+
+
+def test_microbatches_hold_every_row_once_within_the_budget() -> None:
+    made = attached(learner())
+    rows = collected(made)
+    parts = list(Microbatches(made.ranks, made.timer, 40)(rows))
+    assert sorted(i for _, indices in parts for i in indices.tolist()) == list(range(len(rows)))
+    for micro, indices in parts:
+        assert micro.tokens.numel() <= 40
+        assert torch.equal(micro.tokens, rows.tokens[indices, : micro.tokens.shape[1]])
+        assert torch.equal(micro.mask, rows.mask[indices, : micro.tokens.shape[1]])
+        assert not rows.mask[indices, micro.tokens.shape[1] :].any()
 
 
 def poisoned(made: Any, *steps: int, what: float = math.nan, gradient_only: bool = False) -> Any:

@@ -1,0 +1,75 @@
+"""Iterations of every algorithm: order of the rows, schedule, weights of the rollout."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.algo import SFT, Batch
+from rlmods.rollout import Local
+from rlmods.schedule import Schedule
+from tests.support.tiny_setup import SPLITS, attached, fit, learner
+
+
+class TestMinibatches:
+    def orders(self, iteration: int = 0, seed: int = 0) -> list[list[int]]:
+        """Return the order of 24 rows in each of two epochs of three minibatches."""
+        made = learner(batch=Batch(prompts=4, samples=4, epochs=2, minibatches=3), seed=seed)
+        made.iteration = iteration
+        parts = made.minibatches(24)
+        assert [len(part) for part in parts] == [8] * 6
+        return [torch.cat(parts[:3]).tolist(), torch.cat(parts[3:]).tolist()]
+
+    def test_each_epoch_has_every_row_once(self) -> None:
+        for order in self.orders():
+            assert sorted(order) == list(range(24))
+
+    def test_orders_differ_by_epoch_iteration_and_seed(self) -> None:
+        orders = [*self.orders(), *self.orders(iteration=1), *self.orders(seed=1)]
+        assert len({tuple(order) for order in orders}) == 6
+
+    def test_orders_are_reproducible(self) -> None:
+        torch.manual_seed(1)
+        first = self.orders(iteration=3)
+        torch.manual_seed(2)
+        assert self.orders(iteration=3) == first
+
+
+def test_the_schedule_follows_the_iterations() -> None:
+    schedule = Schedule(warmup=2, decay="linear")
+    rows = fit(learner(SFT, schedule=schedule, optimizer=partial(torch.optim.SGD, lr=0.5)), 5)
+    assert [row["train/lr"] for row in rows] == pytest.approx([0.5 * schedule(i, 5) for i in range(5)])
+    assert len({row["train/lr"] for row in rows}) == 5
+
+
+@dataclass
+class Copying(Local):
+    """A rollout that samples from the weights it was last synced with."""
+
+    def sync(self, policy: Any, *, iteration: int) -> None:
+        super().sync(policy.frozen_copy(), iteration=iteration)
+        self.iterations = [*getattr(self, "iterations", []), iteration]
+
+
+def test_the_rollout_gets_the_weights_of_every_iteration() -> None:
+    made = learner(rollout=Copying(max_tokens=8))
+    rows = fit(made, 3)
+    assert made.rollout.iterations == [0, 1, 2, 3]
+    assert max(row["train/sampler_logprob_gap"] for row in rows) < 1e-4
+
+
+def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = attached(learner())
+    reduce = made.ranks.reduce
+    monkeypatch.setattr(made.ranks, "reduce", lambda x, op="sum": 2 * reduce(x, op) if op == "sum" else reduce(x, op))
+    made.sample(SPLITS.train[:4])
+    num_tokens = sum(len(row["tokens"]) for row in made.samples)
+    assert made.response_tokens == made.sampled_tokens == 2 * num_tokens > 0
+
+
+def test_settings_of_the_copy_are_its_own() -> None:
+    assert replace(Copying(max_tokens=8), temperature=0.0).temperature == 0.0

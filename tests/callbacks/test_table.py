@@ -1,0 +1,53 @@
+"""The table printed before training starts."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rlmods.callbacks.table import show_plan
+from rlmods.run import RunDir
+from tests.config.test_compose import plan
+
+TINY = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
+
+
+def table(folder: Path, *overrides: str, num_ranks: int = 1) -> str:
+    made = plan(*TINY, *overrides, f"run_dir={folder}")
+    console = Console(file=io.StringIO(), width=300)
+    show_plan(made, made.learner(), RunDir(folder), num_ranks, console)
+    return " ".join(console.file.getvalue().split())  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("epochs", "minibatches", "steps"),
+    [
+        (1, 1, "1 step per iteration (epochs 1 x minibatches 1 of 128)"),
+        (3, 1, "3 steps per iteration (epochs 3 x minibatches 1 of 128)"),
+        (3, 4, "12 steps per iteration (epochs 3 x minibatches 4 of 32)"),
+    ],
+)
+def test_optimizer_steps_are_those_of_all_epochs(epochs: int, minibatches: int, steps: str, tmp_path: Path) -> None:
+    batch = ("batch.prompts=16", "batch.samples=8", f"batch.epochs={epochs}", f"batch.minibatches={minibatches}")
+    text = table(tmp_path, "algo=grpo", *batch)
+    assert steps in text
+    assert ("the importance ratio is 1" in text) is (epochs * minibatches == 1)
+
+
+def test_sizes_of_an_iteration(tmp_path: Path) -> None:
+    assert "16 prompts x 8 samples = 128 responses; 8 prompts on each of 2 ranks" in table(
+        tmp_path, "algo=grpo", "batch.prompts=16", "batch.samples=8", num_ranks=2
+    )
+    text = table(tmp_path, "algo=sft", "batch.prompts=32", "trainer.max_iterations=16")
+    assert "iteration 32 rows" in text
+    assert "16 iterations = 2 passes over the data" in text
+
+
+def test_networks(tmp_path: Path) -> None:
+    text = table(tmp_path, "algo=ppo", "critic=separate")
+    assert "critic 0.0M parameters more" in text
+    assert "reference a frozen copy" in text
+    assert "reference none (no KL term)" in table(tmp_path, "algo=dapo")
