@@ -12,6 +12,7 @@ from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Adaptive, Penalty, Ramp
+from rlmods.ops import rewards_to_go, whiten
 from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.reward.scores import as_scores
 from rlmods.rollout import Local
@@ -316,6 +317,15 @@ class TestNormalisationOverTheBatch:
         credit = part(b.rewards, b.mask, b.group, b.values)
         assert torch.equal(credit.advantages, part.normalize(estimated.advantages, b.mask))
         assert not torch.equal(credit.advantages, estimated.advantages)
+
+
+def test_rows_of_several_draws_are_normalised_once_and_together():
+    """Without a KL and a baseline, G_t is the reward: rows that waited in the buffer have no scale of their own."""
+    made = learner(advantage=ReinforcePP(), sampling=Dynamic(), batch=Batch(prompts=6, samples=3, minibatches=2))
+    updates, logged = trained_rows(made, 3)
+    assert max(row["train/stale_fraction"] for row in logged) > 0
+    for rows in updates:
+        torch.testing.assert_close(rows.advantages, whiten(rewards_to_go(rows.rewards, rows.mask), rows.mask))
 
 
 class TestTokenCredit:
