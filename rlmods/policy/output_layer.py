@@ -24,12 +24,12 @@ class _Linear(torch.autograd.Function):
     """`x W^T` with 16-bit products and float32 sums where the device has them, else in float32; also in backward."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         ctx.save_for_backward(x, weight)
         return _matmul(x, weight.t())
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         x, weight = ctx.saved_tensors
         needs_x, needs_weight = ctx.needs_input_grad
         rows = gradient.flatten(0, -2)
