@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -60,15 +62,22 @@ class TestNeural:
         model, prompt = saved(tmp_path), PROMPTS[0]
         model = ScalarModel.load(tmp_path)
         judge = Neural(str(tmp_path))
-        sampled = [Response(prompt, (1,), (7,), (0.0,), text, "length" if i % 2 else "stop") for i, text in enumerate(TEXTS)]
-        expected = []
-        for response in sampled:
-            row = [*model.encode(prompt), *model.encode_response(response.text, finished=response.finish == "stop")]
-            expected.append(model(torch.tensor([row]))[0, -1].item())
-        ranks = [sorted(expected, reverse=True).index(score) for score in expected]
-        assert ranks != rank(judge, prompt, TEXTS), "the end of text decides"
+
+        def expected(finishes):
+            rows = [
+                [*model.encode(prompt), *model.encode_response(text, finished=finish == "stop")]
+                for text, finish in zip(TEXTS, finishes, strict=True)
+            ]
+            scores = [model(torch.tensor([row]))[0, -1].item() for row in rows]
+            return [sorted(scores, reverse=True).index(score) for score in scores]
+
+        finished = rank(judge, prompt, TEXTS)
+        assert expected(["stop"] * len(TEXTS)) == finished
+        finishes = next(x for x in product(("stop", "length"), repeat=len(TEXTS)) if expected(x) != finished)
+        ranks = expected(finishes)
+        sampled = [Response(prompt, (1,), (7,), (0.0,), text, finish) for text, finish in zip(TEXTS, finishes, strict=True)]
         assert rank(judge, prompt, sampled) == ranks
-        assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(expected[0] > expected[1])]
+        assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(ranks[0] < ranks[1])]
         assert list(Preference(judge)(sampled)) == [(3 - r) / 3 for r in ranks]
         [ranked] = rank_responses(judge, [sampled], Meter())
         assert ranked.ranks == ranks
