@@ -59,9 +59,7 @@ class TestNeural:
 
     def test_a_truncated_response_has_no_end_of_text(self, tmp_path):
         """In all that asks the judge: directly, in rankings, in the reward by win rates, and in rankings of sampled responses."""
-        model, prompt = saved(tmp_path), PROMPTS[0]
-        model = ScalarModel.load(tmp_path)
-        judge = Neural(str(tmp_path))
+        model, prompt, judge = saved(tmp_path), PROMPTS[0], Neural(str(tmp_path))
 
         def expected(finishes):
             rows = [
@@ -84,7 +82,7 @@ class TestNeural:
 
     def test_equal_texts_with_another_finish_are_two_responses(self, tmp_path):
         saved(tmp_path)
-        model, prompt, judge = ScalarModel.load(tmp_path), PROMPTS[0], Neural(str(tmp_path))
+        prompt, judge = PROMPTS[0], Neural(str(tmp_path))
         both = [Response(prompt, (1,), (7,), (0.0,), "2", finish) for finish in ("stop", "length")]
         scores = [float(s) for s in Reward(str(tmp_path))(both)]
         assert scores[0] != scores[1]
@@ -92,7 +90,6 @@ class TestNeural:
         assert list(Preference(judge)(both)) == [float(scores[0] > scores[1]), float(scores[1] > scores[0])]
         [ranked] = rank_responses(judge, [[*both, *both]], Meter())
         assert len(ranked.responses) == 2
-        assert model.metadata["pooling"] == "last"
 
     def test_scores_within_tie_are_a_tie(self, tmp_path):
         first, second, *_ = scores(saved(tmp_path), PROMPTS[0])
