@@ -133,8 +133,8 @@ def compare(judge: Judge, pairs: Sequence[tuple[Prompt, Candidate, Candidate]]) 
     Raises:
         ValueError: a verdict outside 0 to 1.
     """
-    pairs = [(prompt, *as_accepted(judge, candidates)) for prompt, *candidates in pairs]  # type: ignore[misc]
-    verdicts = judge.compare(pairs) if hasattr(judge, "compare") else [judge(*pair) for pair in pairs]  # type: ignore[arg-type]
+    accepted: list[Any] = [(prompt, *as_accepted(judge, candidates)) for prompt, *candidates in pairs]
+    verdicts = judge.compare(accepted) if hasattr(judge, "compare") else [judge(*pair) for pair in accepted]
     for verdict in verdicts:
         if verdict is not None and not 0 <= verdict <= 1:
             raise ValueError(f"{type(judge).__name__} returned the verdict {verdict}: it must be 1.0, 0.5, 0.0 or None")

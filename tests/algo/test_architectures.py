@@ -6,7 +6,16 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, BertConfig, BertLMHeadModel, LlamaConfig, LlamaForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BertConfig,
+    BertLMHeadModel,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+)
 
 from rlmods.algo import Batch
 from rlmods.data import Arithmetic
@@ -15,7 +24,7 @@ from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local
 from rlmods.rollout.agreement import check_agreement
 from rlmods.types import UserError
-from tests.policy.test_base import seeded
+from tests.policy.test_base import GPT2, seeded
 from tests.support.tiny_setup import fit, learner
 
 WIDTH, LAYERS = 16, 2
@@ -95,13 +104,13 @@ def test_trains(model_type: str) -> None:
     assert any(not torch.equal(x, before[name]) for name, x in policy.named_parameters())
 
 
-class Shifted(LlamaForCausalLM):
-    """Reads the positions of padded prompts from the left edge of the batch."""
+class Shifted(GPT2LMHeadModel):
+    """Counts the absolute positions of padded prompts from the left edge of the batch."""
 
     @property
     def base_model(self) -> Any:
         def forward(position_ids: Any = None, **inputs: Any) -> Any:
-            return self.model(**inputs)
+            return self.transformer(**inputs)
 
         return forward
 
@@ -122,7 +131,7 @@ class TestAgreement:
         return Policy(seeded(kind, LlamaConfig(**SHAPE)), character_tokenizer())
 
     def test_a_model_that_padding_changes_is_refused(self) -> None:
-        policy = self.llama(Shifted)
+        policy = Policy(seeded(Shifted, GPT2Config(**GPT2, eos_token_id=1)), character_tokenizer())
         with pytest.raises(UserError, match=r"padding changes the log-probabilities of Shifted by \S+ nats .*: type rollout.batch_size=1,"):
             learner(policy=policy)
         trained = learner(policy=policy, rollout=Local(max_tokens=6, batch_size=1))

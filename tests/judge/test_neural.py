@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -57,25 +59,30 @@ class TestNeural:
 
     def test_a_truncated_response_has_no_end_of_text(self, tmp_path):
         """In all that asks the judge: directly, in rankings, in the reward by win rates, and in rankings of sampled responses."""
-        model, prompt = saved(tmp_path), PROMPTS[0]
-        model = ScalarModel.load(tmp_path)
-        judge = Neural(str(tmp_path))
-        sampled = [Response(prompt, (1,), (7,), (0.0,), text, "length" if i % 2 else "stop") for i, text in enumerate(TEXTS)]
-        expected = []
-        for response in sampled:
-            row = [*model.encode(prompt), *model.encode_response(response.text, finished=response.finish == "stop")]
-            expected.append(model(torch.tensor([row]))[0, -1].item())
-        ranks = [sorted(expected, reverse=True).index(score) for score in expected]
-        assert ranks != rank(judge, prompt, TEXTS), "the end of text decides"
+        model, prompt, judge = saved(tmp_path), PROMPTS[0], Neural(str(tmp_path))
+
+        def expected(finishes):
+            rows = [
+                [*model.encode(prompt), *model.encode_response(text, finished=finish == "stop")]
+                for text, finish in zip(TEXTS, finishes, strict=True)
+            ]
+            scores = [model(torch.tensor([row]))[0, -1].item() for row in rows]
+            return [sorted(scores, reverse=True).index(score) for score in scores]
+
+        finished = rank(judge, prompt, TEXTS)
+        assert expected(["stop"] * len(TEXTS)) == finished
+        finishes = next(x for x in product(("stop", "length"), repeat=len(TEXTS)) if expected(x) != finished)
+        ranks = expected(finishes)
+        sampled = [Response(prompt, (1,), (7,), (0.0,), text, finish) for text, finish in zip(TEXTS, finishes, strict=True)]
         assert rank(judge, prompt, sampled) == ranks
-        assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(expected[0] > expected[1])]
+        assert compare(judge, [(prompt, sampled[0], sampled[1])]) == [float(ranks[0] < ranks[1])]
         assert list(Preference(judge)(sampled)) == [(3 - r) / 3 for r in ranks]
         [ranked] = rank_responses(judge, [sampled], Meter())
         assert ranked.ranks == ranks
 
     def test_equal_texts_with_another_finish_are_two_responses(self, tmp_path):
         saved(tmp_path)
-        model, prompt, judge = ScalarModel.load(tmp_path), PROMPTS[0], Neural(str(tmp_path))
+        prompt, judge = PROMPTS[0], Neural(str(tmp_path))
         both = [Response(prompt, (1,), (7,), (0.0,), "2", finish) for finish in ("stop", "length")]
         scores = [float(s) for s in Reward(str(tmp_path))(both)]
         assert scores[0] != scores[1]
@@ -83,7 +90,6 @@ class TestNeural:
         assert list(Preference(judge)(both)) == [float(scores[0] > scores[1]), float(scores[1] > scores[0])]
         [ranked] = rank_responses(judge, [[*both, *both]], Meter())
         assert len(ranked.responses) == 2
-        assert model.metadata["pooling"] == "last"
 
     def test_scores_within_tie_are_a_tie(self, tmp_path):
         first, second, *_ = scores(saved(tmp_path), PROMPTS[0])
