@@ -164,8 +164,7 @@ class IterationCheckpoint(Callback):
         try:
             learner.export(temporary)
             if trainer.is_global_zero:
-                _remove(final)
-                os.replace(temporary, final)
+                _replace(final, temporary)
         except (OSError, SafetensorError) as error:
             reason = _format_error(error)
         reason = next(filter(None, all_gather(reason)), None)
@@ -236,6 +235,15 @@ def _publish(trainer: Trainer, temporary: Path, final: Path) -> str | None:
 
 def _format_error(error: BaseException) -> str:
     return getattr(error, "strerror", None) or " ".join(str(error).split())[:100]
+
+
+def _replace(folder: Path, new: Path) -> None:
+    """Put the folder `new` in the place of another, which is deleted last. (os.replace cannot replace a folder that is not empty.)"""
+    old = folder.with_name(f".{folder.name}.old.tmp")
+    if folder.exists():
+        os.replace(folder, old)
+    os.replace(new, folder)
+    shutil.rmtree(old, ignore_errors=True)
 
 
 def _remove(path: Path) -> None:

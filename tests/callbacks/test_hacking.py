@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import SimpleNamespace
@@ -12,9 +13,10 @@ import pytest
 
 from rlmods.algo import Batch
 from rlmods.callbacks import HackingMonitor
-from rlmods.callbacks.alerts import average, compute_stats, find_alerts, length_correlation, repeated_fraction
+from rlmods.callbacks.alerts import Alert, average, compute_stats, find_alerts, length_correlation, repeated_fraction
 from rlmods.reward import WeightedSum
 from rlmods.rollout import Local
+from rlmods.training.extensions import Extension
 from rlmods.types import Response, Scores, UserError
 from tests.support.tiny_setup import even, fit, learner
 
@@ -175,6 +177,22 @@ class TestMonitor:
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any], tmp_path: Path) -> None:
         with pytest.raises(UserError, match=f"callbacks.hacking.{next(iter(invalid))}"):
             HackingMonitor(tmp_path / "x", **invalid)
+
+
+def test_extensions_get_the_responses_of_an_alert(tmp_path: Path) -> None:
+    """Those with the highest keys, the number that is written; fewer are printed."""
+    calls = []
+
+    class Tape(Extension):
+        def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
+            calls.append([len(row["tokens"]) for row in offenders])
+
+    monitor = HackingMonitor(tmp_path / "x.jsonl", shown=1, rows=3)
+    samples = [row(length, 1.0, prompt="1+1=") for length in (3, 9, 1, 7, 5)]
+    learner: Any = SimpleNamespace(iteration=4, samples=samples, log_row=lambda metrics: None, extensions=[Tape()])
+    monitor.report(learner, Alert("length", "longer", 0.5, lambda row: float(len(row["tokens"]))))
+    assert calls == [[9, 7, 5]]
+    assert [len(row["tokens"]) for row in json.loads((tmp_path / "x.jsonl").read_text())["rows"]] == [9, 7, 5]
 
 
 def wordy(responses: list[Response]) -> Scores:
