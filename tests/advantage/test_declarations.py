@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,21 @@ import torch
 from torch import Tensor
 
 from rlmods import advantage
-from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNorm, LengthWeighted, Process, ReinforcePP
+from rlmods.advantage import (
+    EMA,
+    GAE,
+    GDPO,
+    RLOO,
+    Accept,
+    Greedy,
+    GroupMean,
+    GroupNorm,
+    LengthWeighted,
+    MaxRL,
+    NStep,
+    Process,
+    ReinforcePP,
+)
 from rlmods.ops import differs_by_token
 from tests.support.batches import Batch, batch
 
@@ -19,10 +34,13 @@ PARTS: dict[str, Any] = {
     "gae_whitened": lambda: GAE(whiten=True),
     "rloo": RLOO,
     "accept": Accept,
+    "gdpo": GDPO,
     "greedy": Greedy,
     "group_mean": GroupMean,
     "group_norm": GroupNorm,
     "length_weighted": LengthWeighted,
+    "max_rl": MaxRL,
+    "n_step": NStep,
     "process": Process,
     "reinforce_pp": ReinforcePP,
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
@@ -33,13 +51,16 @@ PARTS: dict[str, Any] = {
 def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tensor:
     """Advantages before normalisation over the batch."""
     part = make()
-    steps = {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)} if getattr(part, "needs_steps", False) else {}
+    options = {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)} if getattr(part, "needs_steps", False) else {}
+    if getattr(part, "needs_terms", False):
+        options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
     values = b.values if not getattr(part, "needs_greedy", False) else b.values[:, :1].expand_as(b.values)
-    advantages: Tensor = getattr(part, "estimate", part)(scale * rewards, b.mask, b.group, scale * values, **steps).advantages
+    advantages: Tensor = getattr(part, "estimate", part)(scale * rewards, b.mask, b.group, scale * values, **options).advantages
     return advantages
 
 
 B = batch(9, 6, seed=3)
+B = replace(B, rewards=B.rewards.abs())  # max_rl divides by the mean reward
 OUTCOME = torch.where(B.mask & (B.mask.cumsum(1) == B.mask.sum(1, keepdim=True)), B.rewards, 0)
 
 
@@ -57,7 +78,7 @@ def test_credit(name: str) -> None:
     assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
 
 
-@pytest.mark.parametrize("name", set(PARTS) - {"accept"})
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo"}))  # these read correctness and terms
 def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))
