@@ -7,8 +7,9 @@ from rlmods.advantage.greedy import Greedy
 from rlmods.advantage.group_mean import GroupMean
 from rlmods.advantage.group_norm import GroupNorm
 from rlmods.advantage.length_weighted import LengthWeighted
+from rlmods.advantage.no_advantage import NoAdvantage
 from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
 
-__all__ = ["EMA", "GAE", "RLOO", "Accept", "Greedy", "GroupMean", "GroupNorm", "LengthWeighted", "Process", "ReinforcePP"]
+__all__ = ["EMA", "GAE", "RLOO", "Accept", "Greedy", "GroupMean", "GroupNorm", "LengthWeighted", "NoAdvantage", "Process", "ReinforcePP"]

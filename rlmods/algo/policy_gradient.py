@@ -80,7 +80,7 @@ class PolicyGradient(Learner):
     """
 
     groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups, "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
+        *Learner.groups, "reference", "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
     )  # fmt: skip
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
     samples_responses: ClassVar[bool] = True
@@ -94,6 +94,7 @@ class PolicyGradient(Learner):
         kl: KL,
         ratio: Ratio,
         aggregation: Aggregation,
+        reference: Any,
         router: Routing,
         ptx_prompts: Sequence[Prompt] = (),
         **learner: Any,
@@ -101,6 +102,7 @@ class PolicyGradient(Learner):
         """
         Args:
             critic: creates the value network from the policy, or None.
+            reference: loads the reference, given the policy.
             router: treatment of the routers of a mixture of experts.
             ptx_prompts: rows of the supervised loss, with `meta["response"]`.
             learner: arguments of `Learner`.
@@ -108,8 +110,9 @@ class PolicyGradient(Learner):
         super().__init__(**learner)
         self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
         self.critic_config, self.critic = critic, critic(self.policy)
+        self.full_kl = bool(getattr(kl, "needs_distributions", False))
         if getattr(kl, "needs_reference", True):
-            self.reference = Reference(self.policy)
+            self.reference = Reference(reference(self.policy))
         self.scorer = LogprobScorer(self.policy, self.critic, self.rollout, self.microbatches, self.ranks)
         self.buffer = SampleBuffer(self.ranks)
         settings: PolicyGradientSettings = self.settings
@@ -247,7 +250,8 @@ class PolicyGradient(Learner):
             values = batch.values if self.critic is None else output.values
             batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
         if self.reference is not None:
-            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+            if not self.full_kl:
+                batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             if kl_in_reward:
                 assert batch.ref_logprobs is not None
                 kl = torch.where(batch.mask, self.kl(batch.old_logprobs, batch.ref_logprobs), 0.0)
@@ -346,7 +350,8 @@ class PolicyGradient(Learner):
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return `-aggregate(objective + c H - beta KL)` of a microbatch, plus the value loss and the terms of extensions."""
         c = self.entropy_coefficient
-        output = self.scorer.forward(micro, self.policy, entropy=c != 0, **self.loss_outputs)
+        other = self.scorer.other(micro, self.reference.policy, self.kl) if self.reference is not None and self.full_kl else None
+        output = self.scorer.forward(micro, self.policy, entropy=c != 0, other=other, **self.loss_outputs)
         logprobs, entropy, values = output.logprobs, output.entropy, output.values
         old_logprobs = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
         log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
@@ -354,8 +359,10 @@ class PolicyGradient(Learner):
         objective = surrogate.objective
         if c:
             objective = objective + c * entropy
+        kl = output.divergence
         if micro.ref_logprobs is not None and self.kl.where == "loss":
             kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+        if kl is not None:
             objective = objective - self.kl.coefficient * kl
             self.meter.mean("train/kl_ref", kl, micro.mask)
         self.kl_stats += log_update(self.meter, micro, log_ratio, old_logprobs, entropy, surrogate.clipped, self.iteration)

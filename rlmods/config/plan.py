@@ -50,7 +50,7 @@ class Plan:
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         check_context(policy, (*self.splits.train, *self.splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
-        columns = self.algorithm.needs_columns
+        columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in self.splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*self.splits.train, *held_out), columns)
         check_response_lengths(policy, self.ptx, ("response",))

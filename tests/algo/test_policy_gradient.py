@@ -196,7 +196,7 @@ class TestKL:
         assert all(torch.equal(a, b) for a, b in zip(before, made.reference.policy.parameters(), strict=True))
         assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
-        assert made.state()["reference"].keys() == {"origin"}
+        assert made.state()["frozen"]["reference"].keys() == {"origin"}
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 
