@@ -11,7 +11,7 @@ from rlmods.advantage import EMA, GAE, RLOO, Accept, Greedy, GroupMean, GroupNor
 from rlmods.aggregation import FixedLength, SequenceMean
 from rlmods.algo import Batch
 from rlmods.critic import Separate, Shared
-from rlmods.kl import Penalty
+from rlmods.kl import Full, Penalty
 from rlmods.ratio import CISPO, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
@@ -39,6 +39,7 @@ LOSSES = {
     "entropy": {"entropy_coefficient": 0.1},
     "ppo": {"advantage": GAE(whiten=True), "critic": Separate(), "kl": Penalty("k1", 0.1, "reward")},
     "ppo_shared": {"advantage": GAE(), "critic": Shared(coefficient=0.5)},
+    "full_kl": {"kl": Full(0.3)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 

@@ -65,7 +65,7 @@ def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
         arguments |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
         arguments |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
     if "reference" in kind.groups:
-        arguments |= {"reference": StartPolicy()}
+        arguments |= {"reference": changes.pop("reference_part", StartPolicy())}
     names = {field.name for field in fields(kind.settings_type)}
     settings = kind.settings_type(**{name: changes.pop(name) for name in names & changes.keys()})
     return kind(settings=settings, **arguments | changes)
