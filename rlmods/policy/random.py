@@ -63,6 +63,7 @@ class Random:
             text.hidden_size = self.hidden_size
             text.num_attention_heads = max(heads_per_key, self.hidden_size // head_size // heads_per_key * heads_per_key)
             text.num_key_value_heads = text.num_attention_heads // heads_per_key
-            text.intermediate_size = text.intermediate_size * self.hidden_size // old
+            if getattr(text, "intermediate_size", None) is not None:
+                text.intermediate_size = text.intermediate_size * self.hidden_size // old
             text.head_dim = head_size
         return config

@@ -107,7 +107,9 @@ class TestRefused:
         saved = with_reference(Model(policy=Wide())).state()
         with_reference(Model(policy=Wide())).load_state(saved)
         for other in (Model(policy=Wide(seed=2)), StartPolicy()):
-            with pytest.raises(UserError, match="the reference is not the model that the run began with: restore policy= and reference= to"):
+            with pytest.raises(
+                UserError, match="the reference is not the model that the run began with: restore policy= and reference= to"
+            ):
                 with_reference(other).load_state(saved)
 
     def test_a_policy_that_cannot_be_copied_to_it(self) -> None:
