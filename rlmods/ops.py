@@ -6,6 +6,8 @@ it: 0 * NaN is NaN, in the value and in the gradient.
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.distributed as dist
 from jaxtyping import Bool, Float, Int
@@ -31,6 +33,25 @@ def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Ten
 def importance_ratio(log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
     """Return r = pi / pi_old per token; 1 in masked slots."""
     return torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT).exp()
+
+
+def kl_divergence(p: Float[Tensor, "n V"], q: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
+    """Return KL(P || Q) = sum_v P_v (log P_v - log Q_v) in nats, given log P and log Q; tokens with P_v = 0 contribute 0."""
+    probabilities = p.exp()
+    return (probabilities * torch.where(probabilities > 0, p - q, 0.0)).sum(-1)
+
+
+def jensen_shannon(student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"], beta: float) -> Float[Tensor, " n"]:
+    """Return the generalised Jensen-Shannon divergence in nats, given log-probabilities (GKD, arXiv:2306.13649, equation 1):
+
+        beta KL(P || M) + (1 - beta) KL(Q || M),   M = beta P + (1 - beta) Q
+
+    P is the teacher's distribution, Q the student's. At the ends it is replaced by its limits up to scale: KL(P || Q) for beta = 0, since
+    JSD / beta approaches it, and KL(Q || P) for beta = 1."""
+    if beta in (0, 1):
+        return kl_divergence(student, teacher) if beta else kl_divergence(teacher, student)
+    mixture = torch.logaddexp(teacher + math.log(beta), student + math.log1p(-beta))
+    return beta * kl_divergence(teacher, mixture) + (1 - beta) * kl_divergence(student, mixture)
 
 
 def group_reduce(x: Float[Tensor, " N"], group: Int[Tensor, " N"], how: str) -> Float[Tensor, " N"]:

@@ -57,7 +57,9 @@ class Ratio(Protocol):
 
 @runtime_checkable
 class KL(Protocol):
-    """Estimates the KL divergence from the reference per token, unscaled."""
+    """Estimates the KL divergence from the reference per token, unscaled, from the log-probabilities of the sampled tokens. With the class
+    attribute `needs_distributions = True` it is called, with `where = "loss"`, with those of all tokens of the vocabulary instead: two
+    tensors [n, V] at n tokens, result [n]. `needs_reference = False`: no reference is loaded."""
 
     coefficient: float
     """Weight of the penalty."""
@@ -103,6 +105,24 @@ class Rollout(Protocol):
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         """Update the weights to those of `policy` (`rlmods.policy.Policy`); responses generated afterwards are sampled from them."""
+        ...
+
+
+@runtime_checkable
+class Teacher(Protocol):
+    """A model towards which the policy is trained. `copies_policy`: True if its network is a frozen copy of the policy. A teacher without a
+    network also has `logprobs(rows)`, which returns the log-probabilities of the response tokens of rows (prompt ids, response ids)."""
+
+    demonstration: str | None
+    """Column of the data that only the teacher sees; None if it sees the policy's prompt."""
+    copies_policy: bool
+
+    def __call__(self, policy: Any) -> Any:
+        """Return the network (`rlmods.policy.Policy`), given the policy; None if it is not in this process."""
+        ...
+
+    def prompt(self, prompt: Prompt) -> Prompt:
+        """Return the prompt as the teacher sees it."""
         ...
 
 

@@ -174,6 +174,8 @@ class Experience(Rows):
     """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any order."""
     ref_logprobs: Float[Tensor, "N T"] | None = None
     """log pi_ref of the frozen reference; None without a reference."""
+    teacher_logprobs: Float[Tensor, "N T"] | None = None
+    """Log-probabilities of the teacher, after its own prompt; None without a teacher."""
     values: Float[Tensor, "N T"] | None = None
     """V(s_t), computed at the token before t."""
     returns: Float[Tensor, "N T"] | None = None

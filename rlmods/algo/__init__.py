@@ -2,8 +2,10 @@
 
 from rlmods.algo.cispo import CISPO
 from rlmods.algo.dapo import DAPO
+from rlmods.algo.distill import Distill
 from rlmods.algo.dpo import DPO
 from rlmods.algo.dr_grpo import DrGRPO
+from rlmods.algo.gkd import GKD
 from rlmods.algo.gmpo import GMPO
 from rlmods.algo.grpo import GRPO
 from rlmods.algo.gspo import GSPO
@@ -28,6 +30,7 @@ __all__ = [
     "CISPO",
     "DAPO",
     "DPO",
+    "GKD",
     "GMPO",
     "GRPO",
     "GSPO",
@@ -40,6 +43,7 @@ __all__ = [
     "SAPO",
     "SFT",
     "Batch",
+    "Distill",
     "DrGRPO",
     "IterativeGRPO",
     "Learner",

@@ -43,18 +43,19 @@ class DPO(Learner):
     """Make preferred responses likelier than the others with a `preference` loss on the log-probabilities of whole responses (DPO,
     arXiv:2305.18290). The reward model is implicit: `beta * log(pi / pi_ref)`. Responses are sampled for validation only.
 
-    Reads `prompt.meta["candidates"]` and `["ranks"]`. The reference is the policy that training starts from.
+    Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "reward", "preference")
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "reference", "rollout", "reward", "preference")
     settings_type: ClassVar[type[Any]] = DPOSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"
 
-    def __init__(self, *, preference: Any, **learner: Any) -> None:
+    def __init__(self, *, preference: Any, reference: Any, **learner: Any) -> None:
         """
         Args:
             preference: loss of each prompt's log-probabilities.
+            reference: loads the reference, given the policy.
             learner: arguments of `Learner`.
 
         Raises:
@@ -66,7 +67,7 @@ class DPO(Learner):
         if self.needs_kl and self.precompute:
             raise UserError("this preference loss needs the reference in every step: type algo.reference=live")
         if preference.needs_reference:
-            self.reference = Reference(self.policy)
+            self.reference = Reference(reference(self.policy))
         if self.settings.dropout:  # the reference, copied before, has none
             set_dropout(self.policy, self.settings.dropout)
         self.precomputed: dict[str, Tensor] = {}

@@ -110,6 +110,16 @@ class Learner(L.LightningModule):
         """Trained networks by name, the main one first."""
         return {"policy": self.policy}
 
+    @property
+    def frozen(self) -> dict[str, Reference]:
+        """Models that are not trained, by name: the reference, if there is one."""
+        return {} if self.reference is None else {"reference": self.reference}
+
+    @classmethod
+    def columns(cls, settings: Any) -> tuple[str, ...]:
+        """Return the keys of `prompt.meta` that every training row must have, with these settings."""
+        return cls.needs_columns
+
     @classmethod
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return the number of rows per prompt that an iteration splits into minibatches."""
@@ -254,10 +264,10 @@ class Learner(L.LightningModule):
     # Lightning hooks
 
     def configure_model(self) -> None:
-        """Shard the networks and the reference, if the strategy shards. Lightning calls this before it creates the optimizer."""
+        """Shard the networks and the frozen models, if the strategy shards. Lightning calls this before it creates the optimizer."""
         strategy: Any = self.trainer.strategy
         if hasattr(strategy, "shard"):
-            for network in (*self.networks.values(), *(self.reference.networks if self.reference else ())):
+            for network in (*self.networks.values(), *(x for model in self.frozen.values() for x in model.networks)):
                 if not is_sharded(network):
                     strategy.shard(network)
 
@@ -271,8 +281,8 @@ class Learner(L.LightningModule):
     def on_fit_start(self) -> None:
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
         self.meter.reset(self.device)
-        if self.reference is not None:
-            self.reference.to(self.device)
+        for model in self.frozen.values():
+            model.to(self.device)
         for extension in self.extensions:
             extension.on_fit_start()
         if self.rollout is not None:
@@ -319,7 +329,7 @@ class Learner(L.LightningModule):
             "optimizer_steps": self.step.num_steps,
             "response_tokens": self.response_tokens,
             "adapter_bases": self.adapter_bases,
-            "reference": {} if self.reference is None else self.reference.state_dict(),
+            "frozen": {name: model.state_dict() for name, model in self.frozen.items()},
             "parts": {name: part.state_dict() for name, part in self.stateful.items() if hasattr(part, "state_dict")},
         }
 
@@ -327,13 +337,13 @@ class Learner(L.LightningModule):
         """Load what `state` returned.
 
         Raises:
-            UserError: the run began with other weights under the adapter, or with another reference.
+            UserError: the run began with other weights under the adapter, or with another frozen model.
         """
         self.iteration, self.step.num_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
         if state["adapter_bases"] != self.adapter_bases:
             raise UserError("the weights under the adapter differ from those that the run began with: type the original policy=")
-        if self.reference is not None:
-            self.reference.load_state_dict(state["reference"])
+        for name, model in self.frozen.items():
+            model.load_state_dict(state["frozen"].get(name, {}))
         for name, part in self.stateful.items():
             if hasattr(part, "load_state_dict"):
                 part.load_state_dict(state["parts"][name])

@@ -99,7 +99,7 @@ class PolicyGradient(Learner):
     """
 
     groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups, "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
+        *Learner.groups, "reference", "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
     )  # fmt: skip
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
     samples_responses: ClassVar[bool] = True
@@ -113,6 +113,7 @@ class PolicyGradient(Learner):
         kl: KL,
         ratio: Ratio,
         aggregation: Aggregation,
+        reference: Any,
         router: Routing,
         ptx_prompts: Sequence[Prompt] = (),
         **learner: Any,
@@ -120,6 +121,7 @@ class PolicyGradient(Learner):
         """
         Args:
             critic: creates the value network from the policy, or None.
+            reference: loads the reference, given the policy.
             router: treatment of the routers of a mixture of experts.
             ptx_prompts: rows of the supervised loss, with `meta["response"]`.
             learner: arguments of `Learner`.
@@ -127,8 +129,9 @@ class PolicyGradient(Learner):
         super().__init__(**learner)
         self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
         self.critic_config, self.critic = critic, critic(self.policy)
+        self.full_kl = bool(getattr(kl, "needs_distributions", False))
         if getattr(kl, "needs_reference", True):
-            self.reference = Reference(self.policy)
+            self.reference = Reference(reference(self.policy))
         temperature = getattr(ratio, "temperature", None)
         self.scorer = LogprobScorer(self.policy, self.critic, self.rollout, self.microbatches, self.ranks, temperature)
         self.buffer = SampleBuffer(self.ranks)
@@ -275,7 +278,8 @@ class PolicyGradient(Learner):
             values = batch.values if self.critic is None else output.values
             batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
         if self.reference is not None:
-            batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+            if not self.full_kl:
+                batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
         penalty = self.kl_penalty(batch) if kl_in_reward else torch.zeros_like(batch.rewards)
         kl_after = getattr(self.advantage, "normalizes_rewards", False)
@@ -411,7 +415,8 @@ class PolicyGradient(Learner):
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
         """Return `-aggregate(objective + c H - beta KL)` of a microbatch, plus the value loss and the terms of extensions."""
         c = self.entropy_coefficient
-        output = self.scorer.forward(micro, self.policy, entropy=c != 0, **self.loss_outputs)
+        other = self.scorer.other(micro, self.reference.policy, self.kl) if self.reference is not None and self.full_kl else None
+        output = self.scorer.forward(micro, self.policy, entropy=c != 0, other=other, **self.loss_outputs)
         logprobs, entropy, values = output.logprobs, output.entropy, output.values
         old_logprobs = torch.where(micro.old_logprobs.isnan(), logprobs.detach(), micro.old_logprobs)
         log_ratio = torch.where(micro.mask, logprobs - old_logprobs, 0.0)
@@ -420,8 +425,10 @@ class PolicyGradient(Learner):
         objective = surrogate.objective
         if c:
             objective = objective + c * entropy
+        kl = output.divergence
         if micro.ref_logprobs is not None and self.kl.where == "loss":
             kl = self.kl(logprobs, torch.where(micro.mask, micro.ref_logprobs, 0.0))
+        if kl is not None:
             objective = objective - self.kl.coefficient * kl
             self.meter.mean("train/kl_ref", kl, micro.mask)
         updates = (log_ratio, old_logprobs, entropy, surrogate.clipped)

@@ -32,7 +32,10 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     trained_part = f", {trained:.2f}M of them trained" if trained < sizes[main] else ""
     dtype = str(next(learner.networks[main].parameters()).dtype).removeprefix("torch.")
     shown = (*plan.parts, "data", "policy", "adapter")
-    reference = f"a frozen copy{' of the trained weights' * bool(trained_part)}, {_millions(ref_parameters):.2f}M more"
+    origin = (
+        f"a frozen copy{' of the trained weights' * bool(trained_part)}" if plan.choices.get("reference") == "policy" else "another model"
+    )
+    reference = f"{origin}, {_millions(ref_parameters):.2f}M more"
     release = ", freed after scoring the data" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
     passes = "" if online else f" = {length * batch.prompts / len(plan.kept.train):.2g} passes over the data"
@@ -42,6 +45,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
+        **_teacher(plan, learner),
         "data": f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts" + _left_out(plan) + _shares(plan),
         **({"ptx": f"{len(plan.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"} if plan.ptx else {}),
         "iteration": size,
@@ -59,6 +63,15 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     for name, value in lines.items():
         table.add_row(f"[bold]{name}", value)
     (console or Console()).print(table)
+
+
+def _teacher(plan: Plan, learner: Any) -> dict[str, str]:
+    """Return the line of the teacher, if there is one."""
+    if (part := plan.parts.get("teacher")) is None:
+        return {}
+    model = learner.frozen.get("teacher")
+    size = "" if model is None else f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
+    return {"teacher": f"{plan.choices['teacher']}{size}" + (f", which sees {part.demonstration}" if part.demonstration else "")}
 
 
 def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:

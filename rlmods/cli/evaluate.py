@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +32,6 @@ RUN_KEYS = ("data", "reward", "rollout", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
 
 
-@dataclass(frozen=True)
-class Settings:
-    """Settings of the command, described in the module docstring."""
-
-    reference: str | None = None
-
-
 class SingleProcess:
     """Rank, iteration and device of a process without a Trainer."""
 
@@ -56,7 +48,10 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         UserError: a user's mistake.
     """
     model, saved = find_policy(source, overrides)
-    config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
+    # `reference` is also a group of the configuration, which evaluation does not use.
+    names = [override.removeprefix("reference=") for override in overrides if override.startswith("reference=")]
+    reference_name = None if not names or names[-1] == "null" else names[-1]
+    config = configuration([x for x in overrides if not x.startswith("reference=")], saved=saved, run_keys=RUN_KEYS)
     splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
@@ -68,7 +63,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     policy = load(model).to(process.device)
     if hasattr(rollout, "check_policy"):
         rollout.check_policy(policy)
-    reference = None if config.reference is None else _load_reference(config.reference).to(process.device)
+    reference = None if reference_name is None else _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     metrics, _ = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]

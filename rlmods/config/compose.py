@@ -26,7 +26,10 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
 
-PARTS = ("router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl", "ratio", "aggregation")
+PARTS = (
+    "reference", "teacher", "router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl",
+    "ratio", "aggregation",
+)  # fmt: skip
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (
     "data", "policy", "adapter", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", "batch",

@@ -60,7 +60,7 @@ class Plan:
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         splits, ptx = self._leave_out_long_prompts(policy)
         check_context(policy, (*splits.train, *splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
-        columns = self.algorithm.needs_columns
+        columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
         check_response_lengths(policy, ptx, ("response",))

@@ -1,4 +1,4 @@
-"""Client for one request to an OpenAI-compatible chat completions server."""
+"""Client for one request to an OpenAI-compatible server."""
 
 from __future__ import annotations
 
@@ -32,17 +32,38 @@ class NoReplyError(Exception):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """A server, given by the address of its `/v1` or of its whole `/v1/chat/completions`."""
+    """A server, given by the address of its `/v1` or of the whole endpoint."""
 
     url: str
     key_variable: str | None
     timeout_s: float
+    path: str = "/chat/completions"
+    """Endpoint below `/v1`."""
+    group: str = "judge"
+    """Configuration group with the fields `url` and `model`, for error messages."""
 
     def complete(self, body: dict[str, Any]) -> str:
         """Return the text of the first choice, "" for an empty one. `TRUNCATED` is appended to a text that reached max_tokens.
 
         Raises:
-            NoReplyError: no connection, a timeout, an overloaded or broken server, a reply that is not a chat completion.
+            NoReplyError: as `post`, or the reply is not a chat completion.
+            UserError: as `post`.
+        """
+        reply = self.post(body)
+        try:
+            choice = reply["choices"][0]
+            text, truncated = choice["message"]["content"], choice.get("finish_reason") == "length"
+            if not isinstance(text, str | None):
+                raise TypeError
+        except (LookupError, TypeError, AttributeError) as error:
+            raise NoReplyError(f"the reply is not a chat completion: {self._preview(json.dumps(reply).encode())}") from error
+        return f"{text or ''}{TRUNCATED}" if truncated else text or ""
+
+    def post(self, body: dict[str, Any]) -> Any:
+        """Return the parsed reply to one request.
+
+        Raises:
+            NoReplyError: no connection, a timeout, an overloaded or broken server, a reply that is not JSON.
             UserError: the server rejects the key, address, model or request; the message says what to set instead.
         """
         key = self.key
@@ -57,18 +78,14 @@ class Endpoint:
         except (OSError, HTTPException) as error:
             raise NoReplyError(str(getattr(error, "reason", "")) or str(error) or type(error).__name__) from error
         try:
-            choice = json.loads(content)["choices"][0]
-            text, truncated = choice["message"]["content"], choice.get("finish_reason") == "length"
-            if not isinstance(text, str | None):
-                raise TypeError
-        except (ValueError, LookupError, TypeError) as error:
-            raise NoReplyError(f"the reply is not a chat completion: {self._preview(content)}") from error
-        return f"{text or ''}{TRUNCATED}" if truncated else text or ""
+            return json.loads(content)
+        except ValueError as error:
+            raise NoReplyError(f"the reply is not JSON: {self._preview(content)}") from error
 
     @property
     def address(self) -> str:
         base = self.url.rstrip("/")
-        return base if base.endswith("/chat/completions") else f"{base}/chat/completions"
+        return base if base.endswith(self.path) else f"{base}{self.path}"
 
     @property
     def key(self) -> str:
@@ -81,14 +98,19 @@ class Endpoint:
             return NoReplyError(f"HTTP {error.code}, {preview}", _parse_retry_after(error.headers.get("Retry-After")))
         if error.code in (401, 403):
             state = f"the key in ${self.key_variable} is {'not accepted' if self.key else 'not set'}"
-            advice = f"{state}: export {self.key_variable}=KEY, or type judge.key_variable=NAME"
+            advice = f"{state}: export {self.key_variable}=KEY, or type {self.group}.key_variable=NAME"
         elif error.code == 404:
-            advice = f"no such address, or no model {model!r}: type judge.url=http://HOST/v1 judge.model=NAME"
+            advice = f"no such address, or no model {model!r}: type {self.group}.url=http://HOST/v1 {self.group}.model=NAME"
         elif error.code < 400:
-            advice = f"redirects are not followed: type judge.url={error.headers.get('Location')}"
+            advice = f"redirects are not followed: type {self.group}.url={error.headers.get('Location')}"
         else:
-            advice = "invalid request: change judge.model, judge.max_tokens or judge.temperature (null omits it)"
-        return UserError(f"judge.url={self.url}: HTTP {error.code}, {advice}; the reply was {preview}")
+            settings = (
+                "judge.model, judge.max_tokens or judge.temperature (null omits it)"
+                if self.group == "judge"
+                else f"{self.group}.model or the server's settings"
+            )
+            advice = f"invalid request: change {settings}"
+        return UserError(f"{self.group}.url={self.url}: HTTP {error.code}, {advice}; the reply was {preview}")
 
     def _preview(self, content: bytes) -> str:
         text = content.decode(errors="replace")

@@ -26,7 +26,7 @@ from rlmods.policy.base import LOGITS_PER_CHUNK
 
 PROCESS_BYTES = 450 * 2**20
 """Memory of interpreter and libraries, added if the device is the CPU."""
-SHARDED = ("weights", "gradients", "optimizer state", "reference")
+SHARDED = ("weights", "gradients", "optimizer state", "reference", "teacher")
 
 
 @dataclass(frozen=True)
@@ -147,11 +147,18 @@ class Transformer:
 
 def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str, int]:
     """Return the bytes that a rank holds in every stage: weights W, gradients G of the trained ones, optimizer state `copies` G, reference
-    W (or an adapter's trained weights), each divided by the shards; buckets of DDP, G; reward models, not sharded."""
-    trained, reference, itemsize = networks.trained.values(), networks.reference, devices.stored_itemsize
+    and teacher W (of a copy under an adapter: its trained weights), each divided by the shards; buckets of DDP, G; reward models, not
+    sharded."""
+    trained, itemsize = networks.trained.values(), devices.stored_itemsize
     gradients = num_bytes(*trained, itemsize=itemsize, trained=True)
-    frozen = 0 if reference is None else num_bytes(reference, trained=reference.base_fingerprint is not None)
-    shared = (num_bytes(*trained, itemsize=itemsize), gradients, int(copies * gradients), frozen)
+    frozen = {name: num_bytes(model, trained=model.base_fingerprint is not None) for name, model in networks.frozen.items()}
+    shared = (
+        num_bytes(*trained, itemsize=itemsize),
+        gradients,
+        int(copies * gradients),
+        frozen.get("reference", 0),
+        frozen.get("teacher", 0),
+    )
     held = {part: size // devices.shards for part, size in zip(SHARDED, shared, strict=True)}
     return held | {"gradient buckets": gradients * devices.ddp, "reward models": num_bytes(*networks.reward_models)}
 
@@ -172,7 +179,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     held = persistent(networks, devices, copies)
     full = {part: size * devices.shards for part, size in held.items()}
     checkpoint = (full["gradients"] + full["optimizer state"]) * devices.full_checkpoint
-    host = {"loading": full["weights"] + full["reference"], "checkpoint": checkpoint}
+    host = {"loading": full["weights"] + full["reference"] + full["teacher"], "checkpoint": checkpoint}
     if devices.offload:
         host["checkpoint"] += sum(held[part] for part in SHARDED)
         held |= dict.fromkeys(SHARDED, 0)
@@ -191,8 +198,12 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         gathered_policy = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
         parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
         stages[stage] = {"gathered weights": gathered_policy, **parts}
-    if networks.reference is not None or plan.algorithm.samples_responses:
-        stages["scoring"] = {"gathered weights": max(gathered), "activations": max(x.scoring(micro) for x in transformers)}
+    if networks.frozen or plan.algorithm.samples_responses:
+        models = [
+            *transformers,
+            *(x for model in networks.frozen.values() if (x := Transformer.from_network(model, devices, {})) is not None),
+        ]
+        stages["scoring"] = {"gathered weights": max(gathered), "activations": max(x.scoring(micro) for x in models)}
     update = {"gathered weights": max(gathered), "gathered gradients": max(unreduced), "cast weights": casts}
     stages["update"] = update | {"activations": sum(x.training(micro) for x in transformers)}
     stages["optimizer step"] = {"activations": held["gradients"]}

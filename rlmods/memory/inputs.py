@@ -80,8 +80,8 @@ class Networks:
 
     trained: Mapping[str, nn.Module]
     """Trained networks by name: `policy` or `reward_model`, and `critic`."""
-    reference: Policy | None
-    """The policy, if a frozen copy of its trainable weights is kept."""
+    frozen: Mapping[str, Policy]
+    """Models that are not trained by name, `reference` and `teacher`; the policy, for a frozen copy of its trainable weights."""
     reward_models: list[nn.Module]
 
 
@@ -98,12 +98,15 @@ def build_networks(plan: Plan) -> Networks:
         except HydraException as error:
             raise UserError(f"policy: {' '.join(str(error.__cause__ or error).split())}") from error
         if issubclass(plan.algorithm, RewardModel | ProcessRewardModel):
-            return Networks({"reward_model": ScalarModel.from_policy(policy)}, None, [])
+            return Networks({"reward_model": ScalarModel.from_policy(policy)}, {}, [])
         critic = parts["critic"](policy) if "critic" in parts else None
         scorers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
         reward_models: list[nn.Module] = [ScalarModel.load(source) for scorer in scorers for source in getattr(scorer, "sources", ())]
-    needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
-    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), policy if needs_reference else None, reward_models)
+        needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
+        loaders = {name: parts[name] for name in ("reference", "teacher") if name in parts and (name == "teacher" or needs_reference)}
+        models = {name: policy if loader.copies_policy else loader(policy) for name, loader in loaders.items()}
+    frozen = {name: model for name, model in models.items() if model is not None and (model is not policy or loaders[name].copies_policy)}
+    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), frozen, reward_models)
 
 
 def tensors(*networks: nn.Module, trained: bool = False) -> list[torch.Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -80,6 +80,16 @@ class AdaptedPolicy(Policy):
         """Run `Policy.forward` with this policy's adapter active."""
         with active_adapter(self.model, self.adapter):
             return super().forward(*args, **kwargs)
+
+    def output_layer(self) -> Callable[[Tensor], Tensor]:
+        """Return `Policy.output_layer` with this policy's adapter active."""
+        layer = super().output_layer()
+
+        def adapted(hidden: Tensor) -> Tensor:
+            with active_adapter(self.model, self.adapter):
+                return layer(hidden)
+
+        return adapted
 
     def trainable_tensors(self) -> dict[str, nn.Parameter]:
         """Return the adapter's tensors, by their names in peft's files without the prefix."""

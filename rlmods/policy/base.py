@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -11,10 +11,12 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.distributed.sharding import device_of, full_state, shard_like
+from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.output_layer import float32_output
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
@@ -38,6 +40,21 @@ class PolicyOutput(NamedTuple):
     """Each router's own choice of experts, int16, at every token, also where other experts were replayed; None for a dense model."""
     router_logits: tuple[Tensor, ...] | None = None
     """[N * T, E] of each of the L routers; None unless requested."""
+    states: Float[Tensor, "n H"] | None = None
+    """Last hidden state before each of the n masked tokens, row by row; None unless requested."""
+    divergence: Float[Tensor, "N T"] | None = None
+    """Divergence from `other` over the whole vocabulary, float32; None without `other`."""
+
+
+class Other(NamedTuple):
+    """Another model at the same masked tokens, for a divergence of the two distributions over the whole vocabulary."""
+
+    states: Float[Tensor, "n H"]
+    """Its hidden states, in the order of `PolicyOutput.states`."""
+    head: Callable[[Tensor], Tensor]
+    """Its `output_layer()`."""
+    divergence: Callable[[Tensor, Tensor], Tensor]
+    """Maps log-probabilities of the policy and of the other model [m, V] to one number per token [m]."""
 
 
 class Policy(TokenizerMixin, nn.Module):
@@ -90,6 +107,8 @@ class Policy(TokenizerMixin, nn.Module):
         positions: Int[Tensor, "N T"] | None = None,
         routed_experts: Int[Tensor, "N T L k"] | None = None,
         router_logits: bool = False,
+        states: bool = False,
+        other: Other | None = None,
     ) -> PolicyOutput:
         """Return log-probabilities and entropies at the tokens where `mask` is True, from `logits / temperature`.
 
@@ -97,6 +116,8 @@ class Policy(TokenizerMixin, nn.Module):
         `entropy` is True. `value_head` maps each hidden state to one number. `positions`: position ids of packed rows, which start at 0 in
         each of their sequences; sequences do not attend to each other. None: one sequence per row. `routed_experts`: experts to replay (-1:
         the router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
+        `states`: also return the hidden states. `other`: also return the divergence from this model, whose logits have no gradient; they
+        are computed in the same chunks, so that logits of both exist for one chunk of tokens only.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
@@ -108,39 +129,65 @@ class Policy(TokenizerMixin, nn.Module):
             packed = {} if positions is None else {"position_ids": positions}
             hidden = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
             scored = mask[:, 1:]
-            states, targets = hidden[:, :-1][scored], tokens[:, 1:][scored]
-            outputs = self._score(states, targets, temperature, entropy)
-            values = None if value_head is None else _scatter(value_head(states).squeeze(-1).float(), mask)
-        logprobs, entropies = (_scatter(x, mask) for x in outputs)
+            hidden, targets = hidden[:, :-1][scored], tokens[:, 1:][scored]
+            outputs = self._score(hidden, targets, temperature, entropy, other)
+            values = None if value_head is None else _scatter(value_head(hidden).squeeze(-1).float(), mask)
+        logprobs, entropies, *divergence = (_scatter(x, mask) for x in outputs)
+        output = PolicyOutput(logprobs, entropies, values, states=hidden if states else None, divergence=next(iter(divergence), None))
         if trace is None:
-            return PolicyOutput(logprobs, entropies, values)
+            return output
         logits = None if trace.logits is None else tuple(trace.logits[layer] for layer in sorted(trace.logits))
-        return PolicyOutput(logprobs, entropies, values, trace.stack_live(tokens), logits)
+        return output._replace(routed_experts=trace.stack_live(tokens), router_logits=logits)
 
-    def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
-        chunk_size = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0])
+    def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool, other: Other | None) -> tuple[Tensor, ...]:
+        chunk_size = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0] // (1 if other is None else 2))
         if len(targets) <= chunk_size:
-            return self._score_chunk(hidden, targets, temperature, entropy)
+            return self._score_chunk(hidden, targets, temperature, entropy, other)
         chunks = [
-            checkpoint(self._score_chunk, h, t, temperature, entropy, use_reentrant=False)
-            for h, t in zip(torch.split(hidden, chunk_size), torch.split(targets, chunk_size), strict=True)
+            checkpoint(
+                self._score_chunk,
+                hidden[rows],
+                targets[rows],
+                temperature,
+                entropy,
+                None if other is None else other._replace(states=other.states[rows]),
+                use_reentrant=False,
+            )
+            for rows in (slice(start, start + chunk_size) for start in range(0, len(targets), chunk_size))
         ]
-        logprobs, entropies = zip(*chunks, strict=True)
-        return torch.cat(logprobs), torch.cat(entropies)
+        return tuple(torch.cat(x) for x in zip(*chunks, strict=True))
 
-    def _score_chunk(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool) -> tuple[Tensor, Tensor]:
+    def _score_chunk(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool, other: Other | None) -> tuple[Tensor, ...]:
         logits = self.head(hidden).float() / temperature
         log_z = logits.logsumexp(-1)
         logprobs = logits.gather(-1, targets[:, None]).squeeze(-1) - log_z
         with torch.set_grad_enabled(entropy and torch.is_grad_enabled()):
             probabilities = (logits - log_z[:, None]).exp()
             entropies = log_z - (probabilities * logits).sum(-1)
-        return logprobs, entropies
+        if other is None:
+            return logprobs, entropies
+        with torch.no_grad():
+            other_logits = other.head(other.states).float() / temperature
+        size = min(logits.shape[-1], other_logits.shape[-1])  # models pad the same vocabulary to different sizes
+        distributions = (x[:, :size].log_softmax(-1) for x in (logits, other_logits))
+        return logprobs, entropies, other.divergence(*distributions)
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
         """Return the logits of hidden states, with the scaling or capping that some architectures apply; float32 also under autocast."""
+        return self._transform_logits(float32_output(self.model.get_output_embeddings(), hidden))
+
+    def output_layer(self) -> Callable[[Tensor], Tensor]:
+        """Return a function that equals `head` and can be called outside of this network's forward, by one rank alone. If the network is
+        sharded, this gathers the weights of its output layer, and every rank must call it."""
+        layer = self.model.get_output_embeddings()
+        if not isinstance(getattr(layer, "weight", None), DTensor):
+            return self.head
+        weight, bias = (None if x is None else full_tensor(x.detach()) for x in (layer.weight, layer.bias))
+        assert weight is not None
+        return lambda hidden: self._transform_logits(linear(hidden.float(), weight.float(), None if bias is None else bias.float()))
+
+    def _transform_logits(self, logits: Tensor) -> Tensor:
         config = self.model.config.get_text_config()
-        logits = float32_output(self.model.get_output_embeddings(), hidden)
         if scale := getattr(config, "logit_scale", None):
             logits = logits * scale
         if scaling := getattr(config, "logits_scaling", None):

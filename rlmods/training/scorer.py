@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from rlmods.critic.shared import ValueHead
 from rlmods.distributed.collectives import Ranks
-from rlmods.policy.base import Policy, PolicyOutput
+from rlmods.policy.base import Other, Policy, PolicyOutput
 from rlmods.training.train_step import Microbatches
 from rlmods.types import Experience
 
@@ -47,12 +48,12 @@ class LogprobScorer:
         """True if the log-probabilities are of the distribution that responses are sampled from."""
         return self.temperature == self.sampling_temperature
 
-    def forward(self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: bool) -> PolicyOutput:
+    def forward(self, micro: Experience, policy: Policy, *, critic: bool = True, **outputs: Any) -> PolicyOutput:
         """Forward one microbatch. A critic that is a head on the policy's trunk is computed in the same forward.
 
         Args:
             critic: also compute values.
-            outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient, `router_logits=True`.
+            outputs: optional outputs of `Policy.forward`: `entropy=True` for its gradient, `router_logits=True`, `other=...`.
         """
         head = self.critic if critic and isinstance(self.critic, ValueHead) else None
         experts = micro.routed_experts if self.replay_experts and policy is self.policy else None
@@ -61,6 +62,13 @@ class LogprobScorer:
         )
         separate = critic and self.critic is not None and head is None
         return output._replace(values=self.critic(micro.tokens, micro.mask)) if separate else output
+
+    @torch.no_grad()
+    def other(self, micro: Experience, model: Policy, divergence: Callable[[Tensor, Tensor], Tensor]) -> Other:
+        """Forward one microbatch with another model, for the `divergence` of the policy from it over the whole vocabulary."""
+        states = self.forward(micro, model, critic=False, states=True).states
+        assert states is not None
+        return Other(states, model.output_layer(), divergence)
 
     @torch.no_grad()
     def score(self, batch: Experience, policy: Policy, *, critic: bool = False) -> PolicyOutput:

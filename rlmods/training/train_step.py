@@ -14,10 +14,12 @@ from rlmods.distributed.collectives import Ranks
 from rlmods.distributed.sharding import full_tensor
 from rlmods.ops import pack
 from rlmods.training.batch import Batch
+from rlmods.training.distill_batch import DistillBatch
 from rlmods.training.metrics import Meter, PhaseTimer
 from rlmods.types import Experience, PreferenceBatch, Totals, UserError
 
-Rows = TypeVar("Rows", Experience, PreferenceBatch)
+Rows = TypeVar("Rows", Experience, PreferenceBatch, DistillBatch)
+Batches = Experience | PreferenceBatch | DistillBatch
 Loss = Callable[[Any, Totals], Tensor]
 """Maps a microbatch and the totals of the optimizer step to a part of the loss, which is the sum over microbatches and ranks."""
 
@@ -70,7 +72,7 @@ class TrainStep:
         self.num_nonfinite = 0
         """Skipped steps in a row."""
 
-    def __call__(self, rows: Experience | PreferenceBatch, loss: Loss, *more: tuple[Experience | PreferenceBatch, Loss]) -> None:
+    def __call__(self, rows: Batches, loss: Loss, *more: tuple[Batches, Loss]) -> None:
         """Make one optimizer step on these rows of this rank. `more` rows add their own losses to it.
 
         Raises:

@@ -221,7 +221,7 @@ def test_a_run_does_not_go_on_from_another_reference() -> None:
         parameter.data += 0.1
     other = dpo(Sigmoid(), policy=other.reference.policy)
     same.load_state(made.state())
-    with pytest.raises(UserError, match="policy= is another one now"):
+    with pytest.raises(UserError, match="not the model that the run began with: restore policy= and reference="):
         other.load_state(made.state())
 
 

@@ -60,7 +60,7 @@ def test_a_file_is_the_same_from_shards(runs: Any) -> None:
     [before], [after] = one["optimizer_states"], sharded["optimizer_states"]
     for place, state in before["state"].items():
         torch.testing.assert_close(after["state"][place]["momentum_buffer"], state["momentum_buffer"], rtol=0, atol=1e-6)
-    assert one["rlmods"]["reference"]["weights"].keys() == sharded["rlmods"]["reference"]["weights"].keys()
+    assert one["rlmods"]["frozen"]["reference"]["weights"].keys() == sharded["rlmods"]["frozen"]["reference"]["weights"].keys()
 
 
 def shapes(x: Any) -> Any:

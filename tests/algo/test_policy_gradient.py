@@ -25,7 +25,7 @@ from rlmods.advantage import (
 from rlmods.aggregation import FixedLength, SequenceMean, TokenMean
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
-from rlmods.kl import Adaptive, Penalty, Ramp
+from rlmods.kl import Adaptive, Full, Penalty, Ramp
 from rlmods.ops import rewards_to_go, whiten
 from rlmods.ratio import CISPO, DPPO, TOPR, Clipped, GeometricMean, KLPenalty, LogLikelihood, Soft, Unclipped
 from rlmods.reward import WeightedSum
@@ -60,6 +60,7 @@ LOSSES = {
     "max_rl": {"advantage": MaxRL(), "ratio": TOPR()},
     "gdpo": {"advantage": GDPO()},
     "n_step": {"advantage": NStep(2), "critic": Separate(), "ratio": DPPO(high=1e-3, low=1e-3)},
+    "full_kl": {"kl": Full(0.3)},
     "exact_kl": {"kl": Penalty("k3", 0.1, "loss", gradient="exact")},
 }
 
@@ -471,7 +472,7 @@ class TestKL:
         assert all(torch.equal(a, b) for a, b in zip(before, made.reference.policy.parameters(), strict=True))
         assert not any(p.requires_grad for p in made.reference.policy.parameters())
         assert set(made.state_dict()) == {f"policy.{name}" for name in made.policy.state_dict()}
-        assert made.state()["reference"].keys() == {"origin"}
+        assert made.state()["frozen"]["reference"].keys() == {"origin"}
         assert rows[0]["train/kl_ref"] == pytest.approx(0, abs=1e-6)
         assert rows[-1]["train/kl_ref"] > 1e-5
 

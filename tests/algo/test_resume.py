@@ -11,19 +11,22 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.advantage import EMA, GAE, Accept, ReinforcePP
-from rlmods.algo import DPO, PPO, RFT, SFT, Batch, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
+from rlmods.advantage import EMA, GAE, Accept, NoAdvantage, ReinforcePP
+from rlmods.algo import DPO, GKD, PPO, RFT, SFT, Batch, Distill, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.critic import Separate, Shared
 from rlmods.data import Arithmetic
-from rlmods.kl import Adaptive, Penalty
+from rlmods.kl import Adaptive, Full, Penalty
 from rlmods.preference import IPO, KTO, Sigmoid
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.ratio import KLPenalty, LogLikelihood
+from rlmods.reference import Model
 from rlmods.reward import Neural, WeightedSum
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
+from rlmods.teacher import Local as LocalTeacher
+from rlmods.teacher import SelfTeacher
 from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
@@ -100,6 +103,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "validation_prompts": list(SMALL.val),
     },
     "process_reward_model": {"kind": ProcessRewardModel, "rollout": None, "reward": None, "batch": Batch(prompts=4)},
+    "reference model": {"kl": Full(0.1), "reference": Model(policy=partial(policy, seed=3, context_length=64))},
+    "distill": {
+        "kind": Distill,
+        "advantage": NoAdvantage(),
+        "teacher": LocalTeacher(policy=partial(policy, seed=3), demonstration="answer", template="{demonstration};{prompt}"),
+        "kl": Penalty("k3", 0.1, "loss"),
+        "batch": Batch(prompts=4, samples=2, minibatches=2),
+    },
+    "gkd": {
+        "kind": GKD,
+        "teacher": SelfTeacher(weights="start", demonstration="response", template="{demonstration};{prompt}"),
+        "batch": Batch(prompts=4, samples=1, minibatches=2),
+    },
     "sft": {"kind": SFT, "batch": Batch(prompts=4, minibatches=2)},
     "lora": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2)},
     "lora moving reference": {"adapter": LoRA(rank=4), "kl": Penalty("k3", 0.1, "loss"), "reference_every": 2},

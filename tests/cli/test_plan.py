@@ -55,6 +55,20 @@ class TestPersistent:
         held = parts("algo=grpo", "adapter=lora")
         assert held["reference"] == held["gradients"] < held["weights"] / 2
 
+    def test_a_reference_and_a_teacher_of_their_own_count(self):
+        def small(group: str) -> tuple[str, ...]:
+            sizes = ("pretrained=false", "hidden_size=32", "num_layers=1")
+            return (f"+policy@{group}.policy=tiny", *(f"{group}.policy.{size}" for size in sizes))
+
+        weights = 4 * (WORDS * 32 + 4 * 32**2 + 3 * 32 * (8 * 32 // 3) + 3 * 32)
+        buffers = 2 * 16 * 4
+        assert parts("algo=grpo", "reference=model", *small("reference"))["reference"] == weights + buffers
+        held = parts("algo=distill", *small("teacher"))
+        assert (held["reference"], held["teacher"]) == (0, weights + buffers)
+        hint = ("teacher=self", "teacher.demonstration=answer")
+        assert parts("algo=gkd", *hint)["teacher"] == held["weights"]
+        assert parts("algo=gkd", *hint, "teacher.weights=current")["teacher"] == 0
+
     def test_a_reward_model_is_whole_on_every_rank(self, tmp_path):
         from rlmods.policy import ScalarModel, Tiny
 

@@ -105,7 +105,11 @@ class TestEveryOption:
 
 def alone(algo: str, folder: Path) -> list[str]:
     """What to type to get it, and nothing more."""
-    needed = {"iterative_grpo": lambda: ["reward=neural", f"reward.terms.neural.reward.model={models.save(folder / 'rm')}"]}
+    needed = {
+        "iterative_grpo": lambda: ["reward=neural", f"reward.terms.neural.reward.model={models.save(folder / 'rm')}"],
+        "distill": lambda: ["+policy@teacher.policy=tiny"],
+        "gkd": lambda: ["+policy@teacher.policy=tiny"],
+    }
     return [f"algo={algo}", *needed.get(algo, list)()]
 
 
@@ -125,6 +129,8 @@ class TestLabel:
             (("algo=ppo", "algo.ptx_coefficient=0.1", "algo.max_draws=3"), "ppo[algo.ptx_coefficient=0.1]"),
             (("algo=grpo", "kl=none"), "grpo[kl=none]"),
             (("algo=sft", "optimizer.lr=1"), "sft"),
+            (("algo=grpo", "reference=model", "reference.name=a/b"), "grpo[reference=model,reference.name=a/b]"),
+            (("algo=distill", "teacher.name=a/b"), "distill"),
             (("algo=grpo", "router=replay", "router.every=2"), "grpo[router=replay,router.every=2]"),
             (("algo=grpo", "algo.entropy_coefficient=0.1"), "grpo[algo.entropy_coefficient=0.1]"),
             (("algo=grpo", "algo.target_entropy=0.5"), "grpo[algo.target_entropy=0.5]"),
@@ -313,7 +319,31 @@ RULES = {
         (("algo=reward_model", "ranking.margin=true"), "the data has no margin: type ranking.margin=false"),
         (("algo=reward_model", "data.num_val=0"), "there are none: type algo.zero_mean=false"),
     ],
+    "teacher": [
+        (("algo=grpo", "advantage=none"), "advantage=none ignores rewards, so nothing is learned: type advantage=group_norm"),
+        (
+            ("algo=gkd", "teacher=server", "teacher.url=http://h/v1", "teacher.model=m"),
+            "algo=gkd needs whole distributions, which teacher=server does not return: type teacher=local",
+        ),
+        (("algo=gkd", "teacher.name=a/model", "batch.samples=2"), "algo=gkd takes one response to each prompt: type batch.samples=1"),
+        (
+            ("algo=distill", "teacher=server", "teacher.url=http://h/v1", "teacher.model=m", "rollout.temperature=0.7"),
+            "teacher=server returns log-probabilities of temperature 1: type rollout.temperature=1",
+        ),
+        (
+            ("algo=distill", "teacher=self", "teacher.demonstration=answer", "kl=loss", "algo.reference_every=2", "adapter=lora"),
+            "would be one adapter: type teacher.weights=current, or drop algo.reference_every",
+        ),
+    ],
+    "demonstrations": [
+        (
+            ("algo=distill", "teacher=self", "teacher.demonstration=hint"),
+            "has no such column (it has answer, candidates, level, ranks, response",
+        ),
+    ],
     "reference": [
+        (("reference=model", "reference.name=a/model"), "reference=model has no effect, because kl=none needs no reference: drop it"),
+        (("algo=dpo", "preference=simpo", "reference=model", "reference.name=a/model"), "because preference=simpo needs no reference"),
         (("algo.reference_every=2",), "algo.reference_every updates the reference, but kl=none has none: type kl=loss, or drop it"),
     ],
     "rounds": [
@@ -484,6 +514,21 @@ class TestRules:
     def test_a_frozen_base_may_be_bfloat16(self, algo: str) -> None:
         assert plan(f"algo={algo}", "policy=hf", "policy.dtype=bfloat16", "adapter=lora").choices["adapter"] == "lora"
         assert plan(f"algo={algo}", "policy=hf", "policy.dtype=float32").choices["adapter"] == "none"
+
+    def test_responses_of_a_mixture(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text('{"prompt": "1+1", "answer": "2", "said": "2"}\n{"prompt": "1+2", "answer": "3", "said": "3"}\n')
+        few = ("algo=gkd", "teacher.name=a/b", "data=jsonl", f"data.train={file}", "data.num_val=1", "batch.prompts=1")
+        assert "algo=gkd trains on responses" in (message := refused(*few))
+        assert message.endswith("type data.response=COLUMN, or algo.on_policy_fraction=1")
+        assert plan(*few, "algo.on_policy_fraction=1.0").label == "gkd[algo.on_policy_fraction=1.0]"
+        assert plan(*few, "data.response=said").label == "gkd"
+
+    @pytest.mark.parametrize("algo", ["distill", "gkd"])
+    def test_a_teacher_is_needed(self, algo: str) -> None:
+        assert refused(f"algo={algo}").startswith("teacher=local needs a model: type teacher.name=")
+        assert refused(f"algo={algo}", "teacher=self").endswith("type teacher.demonstration=COLUMN")
+        assert refused("algo=grpo", "teacher.name=a/b") == "algo=grpo does not use teacher: drop teacher.name=a/b, or choose another algo="
 
     def test_a_verdict_is_enough_for_kto(self) -> None:
         assert plan("algo=dpo", "preference=kto", "data.num_candidates=1").choices["preference"] == "kto"

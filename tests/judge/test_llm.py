@@ -261,7 +261,7 @@ class TestRejectedRequests:
     def test_an_unexpected_reply_is_shown(self):
         with serve(in_turn((200, b"<html>" + b"y" * 400))) as server, pytest.raises(UserError) as error:
             judge(server.url, swap=False)(PROMPT, "x", "y")
-        assert "is not a chat completion: '<html>" + "y" * 194 + "'" in str(error.value)
+        assert "is not JSON: '<html>" + "y" * 194 + "'" in str(error.value)
 
     @pytest.mark.parametrize("status", [301, 302, 307, 308])
     def test_redirects_are_not_followed(self, status, monkeypatch):

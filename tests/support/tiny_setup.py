@@ -23,6 +23,7 @@ from rlmods.distributed import trainer as trainers
 from rlmods.kl import NoKL
 from rlmods.policy import Policy, Tiny
 from rlmods.ratio import Clipped
+from rlmods.reference import StartPolicy
 from rlmods.rollout import Local
 from rlmods.router import Routing
 from rlmods.sampling import Fixed
@@ -73,6 +74,8 @@ def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
     if issubclass(kind, PolicyGradient):
         arguments |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
         arguments |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
+    if "reference" in kind.groups:
+        arguments |= {"reference": changes.pop("reference_part", StartPolicy())}
     names = {field.name for field in fields(kind.settings_type)}
     settings = kind.settings_type(**{name: changes.pop(name) for name in names & changes.keys()})
     return kind(settings=settings, **arguments | changes)

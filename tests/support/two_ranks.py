@@ -25,7 +25,9 @@ from tests.policy.mixtures import mixture
 from tests.support.tiny_setup import Log
 
 ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
+GKD = tuple(s for s in ONLINE if not s.startswith(("batch.samples=", "sampling=")))
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
+HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
 SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
 OTHERS: dict[str, tuple[str, ...]] = {
@@ -43,6 +45,10 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
     "grpo lora": ("algo=grpo", *ONLINE, *LORA, "policy.gradient_checkpointing=true"),
     "ppo lora": ("algo=ppo", *ONLINE, *LORA, "critic=shared", "algo.reference_every=1", "algo.ptx_coefficient=0.5"),
+    "grpo full kl": ("algo=grpo", *ONLINE, "kl=full", "reference=model", "+policy@reference.policy=tiny", "kl.coefficient=0.5"),
+    "grpo full kl lora": ("algo=grpo", *ONLINE, *LORA, "kl=full", "algo.reference_every=1", "kl.coefficient=0.5"),
+    "distill demonstration": ("algo=distill", *ONLINE, "teacher=self", "teacher.weights=current", *HINT),
+    "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
     "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
@@ -68,6 +74,7 @@ def typed(case: str, folder: Path) -> list[str]:
     made = plan(*alone(case, folder))
     size = ONLINE if made.algorithm.samples_responses else ROWS
     own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
+    size = GKD if case == "gkd" else size
     sizes = [s for s in size if s != "sampling=fixed" or "sampling" in made.algorithm.groups]
     return [*alone(case, folder), *sizes, *SMALL, *own]
 
@@ -76,6 +83,7 @@ CASES = [*ALGORITHMS, *OTHERS]
 ORDERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
     "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
+    "distill", "gkd", "grpo full kl", "grpo full kl lora", "distill demonstration", "gkd demonstration",
     "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""

@@ -9,8 +9,8 @@ from rlmods.config.rules import credit, parts, rows, values
 
 RULES: tuple[Callable[[Plan], str | None], ...] = (
     values.protocols, parts.group_size, parts.critic, credit.steps, credit.kl_in_reward, credit.kl_estimator, credit.token_credit,
-    credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.rounds, rows.ptx,
-    rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.gradable, rows.preferences, parts.temperature,
-    parts.truncation, parts.router, values.precision, values.schedule, parts.quantization, values.master_weights,
+    credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
+    rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.gradable, rows.preferences,
+    parts.temperature, parts.truncation, parts.router, values.precision, values.schedule, parts.quantization, values.master_weights,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""

@@ -46,8 +46,31 @@ def reward_scaling(plan: Plan) -> str | None:
 
 
 def reference(plan: Plan) -> str | None:
+    for group in ("kl", "preference"):
+        part, option = plan.parts.get(group), plan.choices.get("reference")
+        if part is not None and not getattr(part, "needs_reference", True) and option != "policy":
+            return f"reference={option} has no effect, because {group}={plan.choices.get(group)} needs no reference: drop it"
     if getattr(plan.settings, "reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
         return f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
+    return None
+
+
+def teacher(plan: Plan) -> str | None:
+    part, option = plan.parts.get("teacher"), plan.choices.get("teacher")
+    if part is None:
+        if getattr(plan.parts.get("advantage"), "ignores_rewards", False):
+            return f"advantage={plan.choices.get('advantage')} ignores rewards, so nothing is learned: type advantage=group_norm"
+        return None
+    if getattr(plan.algorithm, "needs_distributions", False):
+        if hasattr(part, "logprobs"):
+            return f"algo={plan.config.algo.name} needs whole distributions, which teacher={option} does not return: type teacher=local"
+        if plan.batch.samples > 1:
+            return f"algo={plan.config.algo.name} takes one response to each prompt: type batch.samples=1"
+    if hasattr(part, "logprobs") and getattr(plan.parts["rollout"], "temperature", 1.0) != 1:
+        return f"teacher={option} returns log-probabilities of temperature 1: type rollout.temperature=1"
+    moves = getattr(plan.settings, "reference_every", None) is not None
+    if moves and part.copies_policy and getattr(plan.adapter, "freezes", False) and plan.choices.get("reference") == "policy":
+        return f"teacher={option} and the moving reference would be one adapter: type teacher.weights=current, or drop algo.reference_every"
     return None
 
 

@@ -79,13 +79,27 @@ COLUMNS = {
 
 
 def columns(plan: Plan) -> str | None:
-    for column in plan.algorithm.needs_columns:
+    for column in plan.algorithm.columns(plan.settings):
         purpose, advice = COLUMNS[column]
+        if hasattr(plan.settings, "on_policy_fraction"):
+            advice += ", or algo.on_policy_fraction=1"
         for prompt in plan.splits.train:
             if column not in prompt.meta or (column == "candidates" and "ranks" not in prompt.meta):
                 if "steps" in prompt.meta:
                     advice = "it has labelled steps, for algo=process_reward_model"
                 return f"algo={plan.config.algo.name} {purpose}, but prompt {prompt.id} has none: {advice}"
+    return None
+
+
+def demonstrations(plan: Plan) -> str | None:
+    teacher = plan.parts.get("teacher")
+    column = getattr(teacher, "demonstration", None)
+    if teacher is None or column is None:
+        return None
+    for prompt in plan.splits.train:
+        if teacher.shows(prompt) is None:
+            known = ", ".join(sorted({*prompt.meta, *(["answer"] if prompt.answer is not None else [])})) or "none"
+            return f"teacher.demonstration={column}, but prompt {prompt.id} has no such column (it has {known}): type another"
     return None
 
 

@@ -18,7 +18,7 @@ class MovingReference(Extension):
     def attach(self, loop: object) -> None:
         super().attach(loop)
         if self.loop.reference is not None:
-            self.loop.reference.moves = True
+            self.loop.reference.follow(self.loop.policy)
 
     def on_train_batch_start(self) -> None:
         if self.loop.reference is not None and self.loop.iteration > 0 and self.loop.iteration % self.every == 0:

@@ -1,0 +1,74 @@
+"""On-policy distillation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import torch
+
+from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
+from rlmods.training.reference import Reference
+from rlmods.training.teacher import Teacher
+from rlmods.types import Experience, Prompt, Response, Scores, check_bounds, objective
+
+
+@dataclass(frozen=True)
+class DistillSettings(PolicyGradientSettings):
+    """Settings of on-policy distillation, `algo.*` in the configuration."""
+
+    teacher_coefficient: float = objective(1.0)
+    """Weight of the teacher's advantages beside those of `advantage`."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_bounds(self, "algo", {"teacher_coefficient": (self.teacher_coefficient > 0, "above 0")})
+
+
+class Distill(PolicyGradient):
+    """On-policy distillation: the policy samples, and the teacher grades each token (Thinking Machines Lab 2025, "On-Policy Distillation";
+    the reverse KL on the policy's own samples of MiniLLM, arXiv:2306.08543, and GKD, arXiv:2306.13649).
+
+    `1/sum|y| sum_i sum_t r A_t`, with `A_t = A^R_t + c (log p_T(y_t | x', y_<t) - log pi_old(y_t | x, y_<t))`
+
+    Each token's advantage is the negative of its own k1 estimate of the reverse KL from the teacher, without the tokens after it (discount
+    0). Its expected gradient is that of KL(pi || p_T) at each token. x' is the teacher's prompt, which may contain a demonstration that x
+    does not. A^R, the advantage of the reward, is 0 in the recipe (`advantage=none`); with another `advantage` the policy learns from both.
+    """
+
+    groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "teacher")
+    settings_type: ClassVar[type[Any]] = DistillSettings
+
+    def __init__(self, *, teacher: Any, **loop: Any) -> None:
+        """
+        Args:
+            teacher: loads the teacher, given the policy.
+            loop: arguments of `PolicyGradient`.
+        """
+        super().__init__(**loop)
+        self.teacher = Teacher(teacher, self.policy)
+
+    @property
+    def frozen(self) -> dict[str, Reference]:
+        return super().frozen | self.teacher.frozen
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        self.teacher.check_context(self.trainer.datamodule.splits.train, self.rollout.max_tokens)  # type: ignore[attr-defined]
+
+    def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
+        """Collate responses and score them with the teacher."""
+        batch = super().collate(prompts, responses, scores)
+        with self.timer("teacher"):
+            return replace(batch, teacher_logprobs=self.teacher.logprobs(responses, batch, self.scorer))
+
+    def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
+        """Add the teacher's advantages to those of the reward."""
+        batch = super().estimate_advantages(batch, scores)
+        batch = self.scorer.add_old_logprobs(batch, torch.ones_like(batch.mask[:, 0]))
+        assert batch.teacher_logprobs is not None
+        gap = torch.where(batch.mask, batch.teacher_logprobs - batch.old_logprobs, 0.0)
+        self.meter.mean("train/kl_teacher", -gap, batch.mask)
+        self.meter.mean("train/teacher_above_fraction", (gap > 0).double(), batch.mask)
+        return replace(batch, advantages=batch.advantages + self.settings.teacher_coefficient * gap)

@@ -1,0 +1,69 @@
+"""A smaller model with random weights."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from rlmods.policy.base import Policy
+from rlmods.policy.hf import exported, load
+from rlmods.types import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Random:
+    """A model with the architecture and tokenizer of another, random weights and, optionally, other sizes: a student for distillation, or a
+    stand-in for a large model in a test.
+
+    Raises: UserError, when the policy is loaded, if no model or two are given, it does not exist, or the sizes do not fit.
+    """
+
+    name: str | None = None
+    """Hub name, directory or run of the model whose architecture and tokenizer are used. Its weights are not read."""
+    policy: Callable[[], Policy] | None = None
+    """Option of the group `policy` that provides them instead of `name`: +policy@policy.policy=smollm2."""
+    hidden_size: int | None = None
+    """Width; heads have the size of the model's, and the feed-forward layer its ratio to the width. null: the model's."""
+    num_layers: int | None = None
+    """Number of layers; null: the model's."""
+    gradient_checkpointing: bool = False
+    """Recompute activations in backward: less memory, about a third more time."""
+
+    def __call__(self) -> Policy:
+        """Initialise the policy, from the global generator."""
+        from transformers import AutoModelForCausalLM
+
+        if (self.name is None) == (self.policy is None):
+            raise UserError("policy=random needs one model: type policy.name=HUB_NAME_OR_DIRECTORY_OR_RUN, or +policy@policy.policy=OPTION")
+        with torch.device("meta"):
+            model = load(exported(str(self.name))) if self.policy is None else self.policy()
+        try:
+            network = AutoModelForCausalLM.from_config(self.resize(model.model.config), dtype=torch.float32)
+        except ValueError as error:
+            sizes = f"policy.hidden_size={self.hidden_size} policy.num_layers={self.num_layers}"
+            raise UserError(f"{sizes} do not fit {type(model.model).__name__} ({error}): type other sizes") from error
+        network.eval()
+        return Policy(network, model.tokenizer, gradient_checkpointing=self.gradient_checkpointing)
+
+    def resize(self, config: object) -> object:
+        """Return a copy of a Hugging Face configuration with the sizes of this model."""
+        config = copy.deepcopy(config)
+        text = config.get_text_config()  # type: ignore[attr-defined]
+        if self.num_layers is not None:
+            text.num_hidden_layers = self.num_layers
+            if getattr(text, "layer_types", None) is not None:
+                text.layer_types = list(text.layer_types)[: self.num_layers]
+        if self.hidden_size is not None:
+            old = text.hidden_size
+            head_size = getattr(text, "head_dim", None) or old // text.num_attention_heads
+            heads_per_key = text.num_attention_heads // (getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+            text.hidden_size = self.hidden_size
+            text.num_attention_heads = max(heads_per_key, self.hidden_size // head_size // heads_per_key * heads_per_key)
+            text.num_key_value_heads = text.num_attention_heads // heads_per_key
+            if getattr(text, "intermediate_size", None) is not None:
+                text.intermediate_size = text.intermediate_size * self.hidden_size // old
+            text.head_dim = head_size
+        return config

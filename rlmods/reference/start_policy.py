@@ -1,0 +1,21 @@
+"""The policy that training starts from, as the reference."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from rlmods.policy import Policy
+
+
+@dataclass(frozen=True)
+class StartPolicy:
+    """A frozen copy of the policy as it is when training starts. Under an adapter, which starts as the identity, it is the base without the
+    adapter, and needs no second copy of the base's weights."""
+
+    copies_policy: ClassVar[bool] = True
+    """True if the network is a frozen copy of the policy."""
+
+    def __call__(self, policy: Policy) -> Policy:
+        """Return the reference."""
+        return policy.frozen_copy()

@@ -1,0 +1,145 @@
+"""A model behind an OpenAI-compatible server as the teacher."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any, ClassVar, Literal
+
+from rlmods.judge.chat import Endpoint, NoReplyError
+from rlmods.policy import Policy
+from rlmods.policy.frozen import check_vocabulary
+from rlmods.policy.text import TokenizerMixin
+from rlmods.teacher.demonstration import Demonstrated
+from rlmods.types import UserError, check_bounds
+
+Row = tuple[Sequence[int], Sequence[int]]
+"""Token ids of a prompt and of a response to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server(Demonstrated):
+    """A model behind the completions endpoint of an OpenAI-compatible server that returns log-probabilities of the tokens of its prompt.
+
+    One request per response sends the ids of prompt and response, so that nothing is tokenized again, and reads the log-probabilities of
+    the response's ids. They are those of temperature 1. A request that fails is repeated after a pause that doubles with each try.
+
+    Raises: UserError for a field that is missing or out of range; when the policy is loaded, if the tokenizer does not exist or has another
+    vocabulary; while training, if the server rejects a request, all tries fail, or a reply lacks log-probabilities.
+    """
+
+    url: str | None = None
+    """Address of the server: http://HOST/v1."""
+    model: str | None = None
+    """Model name on the server."""
+    tokenizer: str | None = None
+    """Hub name or directory of the model's tokenizer, which must have the policy's vocabulary; null: `model`."""
+    api: Literal["prompt_logprobs", "echo"] = "prompt_logprobs"
+    """Request field: `prompt_logprobs` (vLLM), whose reply names the ids and is checked, or `echo` with `logprobs` (other servers)."""
+    key_variable: str | None = "OPENAI_API_KEY"
+    """Environment variable that holds the API key. No key is sent if it is not set."""
+    timeout_s: float = 120.0
+    """Time limit of a request."""
+    retries: int = 4
+    """Number of further tries of a failed request."""
+    backoff_s: float = 1.0
+    """Pause before the first further try; it doubles with each."""
+    concurrency: int = 16
+    """Number of requests in flight."""
+
+    copies_policy: ClassVar[bool] = False
+    """True if the network is a frozen copy of the policy."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.url or not self.model:
+            raise UserError("teacher=server needs an address and a model: type teacher.url=http://HOST/v1 teacher.model=NAME")
+        rules = {
+            "api": (self.api in ("prompt_logprobs", "echo"), "prompt_logprobs or echo"),
+            "timeout_s": (self.timeout_s > 0, "above 0"),
+            "retries": (self.retries >= 0, "0 or more"),
+            "backoff_s": (self.backoff_s >= 0, "0 or more"),
+            "concurrency": (self.concurrency >= 1, "at least 1"),
+        }
+        check_bounds(self, "teacher", rules)
+
+    def __call__(self, policy: Policy) -> None:
+        """Check the tokenizer. There is no network in this process."""
+        from transformers import AutoTokenizer
+
+        class Model(TokenizerMixin):
+            pass
+
+        source = self.tokenizer or str(self.model)
+        model = Model()
+        try:
+            model.tokenizer = AutoTokenizer.from_pretrained(source)
+        except (OSError, ValueError) as error:
+            advice = "type teacher.tokenizer=HUB_NAME_OR_DIRECTORY"
+            raise UserError(
+                f"teacher: the tokenizer {source!r} cannot be loaded, to compare its vocabulary with the policy's: {advice}"
+            ) from error
+        check_vocabulary(model, policy, "teacher")
+
+    def logprobs(self, rows: Sequence[Row]) -> list[list[float]]:
+        """Return the log-probability of each response token of each row."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(self.concurrency) as threads:
+            try:
+                return list(threads.map(lambda row: self._request(row, stop), rows))
+            finally:
+                stop.set()  # after an error no thread waits for the end of its pause
+
+    def _request(self, row: Row, stop: threading.Event) -> list[float]:
+        prompt, response = row
+        asked = {"echo": True, "logprobs": 1} if self.api == "echo" else {"prompt_logprobs": 1}
+        body = {"model": self.model, "prompt": [*prompt, *response], "max_tokens": 1, "temperature": 1.0, **asked}
+        for attempt in range(self.retries + 1):
+            if stop.is_set():
+                break
+            try:
+                return self._read(self._endpoint.post(body), row)
+            except NoReplyError as error:
+                if attempt == self.retries:
+                    stop.set()
+                    raise UserError(f"teacher.url={self.url}: {error} (after {attempt + 1} tries): check the server") from error
+                stop.wait(max(self.backoff_s * 2**attempt, error.retry_after_s or 0.0))
+            except UserError:
+                stop.set()
+                raise
+        raise UserError(f"teacher.url={self.url}: stopped, because another request failed: check the server")
+
+    def _read(self, reply: Any, row: Row) -> list[float]:
+        """Return the log-probabilities of the response's tokens in a reply.
+
+        Raises:
+            UserError: the server did not return them, or not for these tokens.
+        """
+        prompt, response = row
+        start, end = len(prompt), len(prompt) + len(response)
+        try:
+            choice = reply["choices"][0]
+            if self.api == "echo":
+                found = choice["logprobs"]["token_logprobs"][start:end]
+            else:
+                entries = choice.get("prompt_logprobs") or reply["prompt_logprobs"]
+                found = [entry[str(i)]["logprob"] for entry, i in zip(entries[start:end], response, strict=True)]
+            values = [float(x) for x in found]
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            advice = "type teacher.api=echo" if self.api == "prompt_logprobs" else "type teacher.api=prompt_logprobs"
+            raise UserError(
+                f"teacher.url={self.url}: the reply has no log-probabilities of the given tokens: {advice}, or another server"
+            ) from error
+        if len(values) != len(response) or not all(isfinite(x) and x <= 1e-3 for x in values):
+            raise UserError(
+                f"teacher.url={self.url}: the reply has {len(values)} log-probabilities for {len(response)} tokens, or invalid ones"
+            )
+        return values
+
+    @cached_property
+    def _endpoint(self) -> Endpoint:
+        return Endpoint(str(self.url), self.key_variable, self.timeout_s, path="/completions", group="teacher")

@@ -1,0 +1,193 @@
+"""On-policy distillation: advantages by token against the teacher's own log-probabilities, gradients, and that it learns."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.advantage import GroupMean, NoAdvantage
+from rlmods.algo import Batch, Distill
+from rlmods.ops import kl_divergence
+from rlmods.policy.base import Other
+from rlmods.ratio import Unclipped
+from rlmods.rollout import Local as LocalRollout
+from rlmods.teacher import Local, SelfTeacher, Server
+from rlmods.types import Experience, Prompt, Response, Scores, UserError
+from tests.judge.server import serve
+from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
+from tests.teacher.test_server import vllm
+
+TEACHER = Local(policy=partial(policy, seed=3))
+SEES = {"demonstration": "answer", "template": "{demonstration} {prompt}"}
+
+
+def distill(teacher: Any = TEACHER, **change: Any) -> Any:
+    return attached(learner(Distill, **{"teacher": teacher, "advantage": NoAdvantage(), "ratio": Unclipped()} | change))
+
+
+def alone(model: Any, prompt: Prompt, response: Response, temperature: float = 1.0) -> torch.Tensor:
+    """Log-probabilities of a response by transformers, one row without padding."""
+    start = model.encode(prompt)
+    ids = torch.tensor([[*start, *response.tokens]])
+    logprobs = (model.model(ids).logits[0].float() / temperature).log_softmax(-1)
+    return torch.stack([logprobs[len(start) + i - 1, x] for i, x in enumerate(response.tokens)]).detach()
+
+
+def sampled(made: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]]:
+    responses: list[Response] = []
+    generate = made.rollout.generate
+    made.rollout.generate = lambda *args, **options: responses.extend(generate(*args, **options)) or list(responses)
+    batch, _ = made.sample(SPLITS.train[:num_prompts])
+    made.rollout.generate = generate
+    return batch, responses
+
+
+class TestAdvantages:
+    @pytest.mark.parametrize("temperature", [1.0, 0.6])
+    @pytest.mark.parametrize("sees", [{}, SEES], ids=["same prompt", "demonstration"])
+    def test_are_differences_of_logprobs(self, sees: dict[str, str], temperature: float) -> None:
+        part = Local(policy=partial(policy, seed=3), **sees)
+        made = distill(part, rollout=LocalRollout(max_tokens=8, temperature=temperature), teacher_coefficient=0.5)
+        batch, responses = sampled(made)
+        model, gaps = policy(3), []
+        assert len({len(r.tokens) for r in responses}) > 2
+        for i, r in enumerate(responses):
+            gap = alone(model, part.prompt(r.prompt), r, temperature) - alone(made.policy, r.prompt, r, temperature)
+            torch.testing.assert_close(batch.advantages[i, batch.mask[i]], 0.5 * gap, rtol=0, atol=1e-4)
+            gaps.append(gap)
+        assert batch.advantages[~batch.mask].abs().max() == 0
+        metrics, gap = made.meter.compute(), torch.cat(gaps)
+        assert metrics["train/kl_teacher"] == pytest.approx(-gap.mean().item(), abs=1e-4)
+        assert metrics["train/teacher_above_fraction"] == pytest.approx((gap > 0).double().mean().item())
+        assert gap.abs().max() > 1e-3
+
+    @pytest.mark.parametrize("weights", ["start", "current"])
+    def test_of_the_policy_with_a_demonstration(self, weights: str) -> None:
+        part = SelfTeacher(weights=weights, **SEES)
+        made = distill(part)
+        start = policy()
+        with torch.no_grad():
+            for x in made.policy.parameters():
+                x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+        batch, responses = sampled(made)
+        model = start if weights == "start" else made.policy
+        for i, r in enumerate(responses):
+            gap = alone(model, part.prompt(r.prompt), r) - alone(made.policy, r.prompt, r)
+            torch.testing.assert_close(batch.advantages[i, batch.mask[i]], gap, rtol=0, atol=1e-4)
+
+    def test_of_a_server(self) -> None:
+        """The ids of the teacher's prompt and of the response are sent, and values come back to their tokens."""
+        with serve(vllm) as log:
+            part = Server(url=log.url, model="m", **SEES)
+            object.__setattr__(part, "tokenizer", None)
+            made = distill(_Untokenized(part))
+            batch, responses = sampled(made)
+        for i, r in enumerate(responses):
+            start = made.policy.encode(part.prompt(r.prompt))
+            assert [*start, *r.tokens] in [body["prompt"] for body in log.bodies]
+            expected = torch.tensor([-(len(start) + j + x / 100) for j, x in enumerate(r.tokens)])
+            torch.testing.assert_close(batch.teacher_logprobs[i, batch.mask[i]], expected)
+        assert len(log.bodies) == len(responses)
+
+    def test_add_to_those_of_the_reward(self) -> None:
+        both, reward, teacher = (
+            sampled(distill(advantage=advantage, teacher_coefficient=c))[0].advantages
+            for advantage, c in ((GroupMean(), 0.3), (GroupMean(), 1e-30), (NoAdvantage(), 0.3))
+        )
+        torch.testing.assert_close(both, reward + teacher)
+        assert reward.abs().max() > 0.1
+
+    def test_unscored_rows_have_no_loss(self) -> None:
+        def some(responses: list[Response]) -> Scores:
+            return Scores([None if i % 3 == 0 else 1.0 for i in range(len(responses))])
+
+        made = distill(reward=some)
+        batch, responses = sampled(made)
+        for i, r in enumerate(responses):
+            assert bool(batch.mask[i].any()) == (i % 3 != 0)
+            if i % 3:
+                gap = alone(policy(3), r.prompt, r) - alone(made.policy, r.prompt, r)
+                torch.testing.assert_close(batch.advantages[i, batch.mask[i]], gap, rtol=0, atol=1e-4)
+
+
+class _Untokenized:
+    """A server whose tokenizer is not compared."""
+
+    def __init__(self, part: Server) -> None:
+        self.part = part
+
+    def __call__(self, policy: Any) -> None:
+        return None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.part, name)
+
+
+class TestGradient:
+    def test_is_that_of_the_log_likelihood_weighted_by_the_gap(self) -> None:
+        made = distill()
+        batch = collected(made)
+        found = gradients(made, batch)
+        made.zero_grad()
+        logprobs = made.policy(batch.tokens, batch.mask).logprobs
+        gap = policy(3)(batch.tokens, batch.mask).logprobs.detach() - logprobs.detach()
+        (-(logprobs * gap)[batch.mask].mean()).backward()
+        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+
+    def test_its_mean_over_samples_is_that_of_the_reverse_kl(self) -> None:
+        """For responses of one token, by enumeration of the vocabulary: sum_v pi_v A_v grad log pi_v = -grad KL(pi || p_T)."""
+        made, teacher = distill(), policy(3)
+        start = made.policy.encode(SPLITS.train[0])
+        size = len(made.policy.tokenizer)
+        tokens = torch.tensor([[*start, v] for v in range(size)])
+        mask = torch.zeros_like(tokens, dtype=torch.bool)
+        mask[:, -1] = True
+        logprobs = made.policy(tokens, mask).logprobs[mask]
+        gap = teacher(tokens, mask).logprobs[mask].detach() - logprobs.detach()
+        (-(logprobs.exp().detach() * gap * logprobs).sum()).backward()
+        found = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+        made.zero_grad()
+        other = Other(teacher(tokens[:1], mask[:1], states=True).states.detach(), teacher.output_layer(), kl_divergence)
+        made.policy(tokens[:1], mask[:1], other=other).divergence.sum().backward()
+        close(found, torch.cat([x.grad.flatten() for x in made.policy.parameters()]))
+
+    def test_a_teacher_equal_to_the_policy_teaches_nothing(self) -> None:
+        made = distill(Local(policy=policy))
+        assert collected(made).advantages.abs().max() < 1e-5
+
+    def test_the_teacher_is_not_trained_or_saved(self) -> None:
+        made = distill()
+        assert not any("teacher" in name for name in made.state_dict())
+        assert made.frozen["teacher"].networks == [made.teacher.network]
+        saved = made.state()
+        distill().load_state(saved)
+        with pytest.raises(UserError, match="the teacher is not the model that the run began with: restore policy= and teacher="):
+            distill(Local(policy=partial(policy, seed=4))).load_state(saved)
+
+
+def test_a_prompt_too_long_for_the_teacher() -> None:
+    part = Local(policy=partial(policy, seed=3, context_length=20), demonstration="answer", template="{demonstration}" * 20 + "{prompt}")
+    with pytest.raises(UserError, match=r"tokens as the teacher sees it; with 8 tokens of a response that exceeds its context of 20"):
+        fit(learner(Distill, teacher=part, advantage=NoAdvantage(), ratio=Unclipped()), 1)
+
+
+def test_it_learns() -> None:
+    """The divergence from the teacher falls, and the reward, which is only logged, becomes the teacher's."""
+    made = learner(
+        Distill, teacher=Local(policy=partial(_sharp, 3)), advantage=NoAdvantage(), ratio=Unclipped(), batch=Batch(prompts=8, samples=8)
+    )
+    rows = fit(made, 25)
+    assert rows[-1]["train/kl_teacher"] < 0.4 * rows[0]["train/kl_teacher"]
+    assert rows[0]["train/kl_teacher"] > 0.1
+    assert even is made.reward
+
+
+def _sharp(seed: int) -> Any:
+    """A teacher that is far from uniform."""
+    model = policy(seed)
+    with torch.no_grad():
+        model.model.model.norm.weight.mul_(12.0)
+    return model

@@ -1,0 +1,181 @@
+"""GKD: the divergence against a slow float64 reference, the mixture of responses, invariances, and that it learns."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rlmods.algo import GKD, Batch
+from rlmods.ops import jensen_shannon
+from rlmods.policy import base
+from rlmods.rollout import Local as LocalRollout
+from rlmods.teacher import Local, SelfTeacher
+from rlmods.training.distill_batch import DistillBatch
+from rlmods.training.teacher import collate_responses
+from rlmods.types import Totals
+from tests.support.batches import gradient
+from tests.support.tiny_setup import SPLITS, attached, close, fit, learner, policy
+
+TEACHER = Local(policy=partial(policy, seed=3))
+SEES = {"demonstration": "answer", "template": "{demonstration} {prompt}"}
+
+
+def slow(student: list[float], teacher: list[float], beta: float) -> float:
+    """Generalised JSD of two distributions given as probabilities, term by term."""
+
+    def kl(p: list[float], q: list[float]) -> float:
+        return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a > 0)
+
+    if beta == 0:
+        return kl(teacher, student)
+    if beta == 1:
+        return kl(student, teacher)
+    mixture = [beta * t + (1 - beta) * s for s, t in zip(student, teacher, strict=True)]
+    return beta * kl(teacher, mixture) + (1 - beta) * kl(student, mixture)
+
+
+class TestDivergence:
+    @pytest.mark.parametrize("beta", [0.0, 0.1, 0.5, 0.9, 1.0])
+    def test_value_and_gradient(self, beta: float) -> None:
+        g = torch.Generator().manual_seed(0)
+        logits, other = (torch.randn(3, 5, generator=g, dtype=torch.float64) * 2 for _ in range(2))
+        logits.requires_grad_()
+        value = jensen_shannon(logits.log_softmax(-1), other.log_softmax(-1), beta)
+        grad = gradient(value.sum(), logits)
+        teacher, h = other.softmax(-1), 1e-6
+        for i in range(3):
+            assert value[i].item() == pytest.approx(slow(logits[i].softmax(-1).tolist(), teacher[i].tolist(), beta), rel=1e-10)
+            for v in range(5):
+                step = torch.zeros(5, dtype=torch.float64)
+                step[v] = h
+                up, down = (slow((logits[i].detach() + s).softmax(-1).tolist(), teacher[i].tolist(), beta) for s in (step, -step))
+                assert grad[i, v].item() == pytest.approx((up - down) / (2 * h), abs=1e-8)
+
+    def test_limits(self) -> None:
+        """JSD(beta) / beta approaches the forward KL, JSD(beta) / (1 - beta) the reverse KL."""
+        g = torch.Generator().manual_seed(0)
+        p, q = (torch.randn(4, 6, generator=g, dtype=torch.float64).log_softmax(-1) for _ in range(2))
+        torch.testing.assert_close(jensen_shannon(p, q, 1e-6) / 1e-6, jensen_shannon(p, q, 0.0), rtol=1e-4, atol=0)
+        torch.testing.assert_close(jensen_shannon(p, q, 1 - 1e-6) / 1e-6, jensen_shannon(p, q, 1.0), rtol=1e-4, atol=0)
+        assert not torch.allclose(jensen_shannon(p, q, 0.0), jensen_shannon(p, q, 1.0), rtol=1e-2)
+
+    def test_symmetric_at_one_half_and_bounded(self) -> None:
+        g = torch.Generator().manual_seed(0)
+        p, q = ((torch.randn(4, 6, generator=g, dtype=torch.float64) * 9).log_softmax(-1) for _ in range(2))
+        torch.testing.assert_close(jensen_shannon(p, q, 0.5), jensen_shannon(q, p, 0.5))
+        assert (jensen_shannon(p, q, 0.5) <= math.log(2)).all()
+        assert jensen_shannon(p, p, 0.3).abs().max() < 1e-12
+
+
+def gkd(teacher: Any = TEACHER, **change: Any) -> Any:
+    return attached(learner(GKD, **{"teacher": teacher, "batch": Batch(prompts=6, samples=1)} | change))
+
+
+def flat(made: Any, rows: DistillBatch) -> Tensor:
+    """Flattened gradient of the loss of one optimizer step."""
+    made.zero_grad()
+    totals = Totals(*rows.loss_counts.clamp(min=1))
+    for micro, _ in made.microbatches(rows):
+        made.loss(micro, totals).backward()
+    return torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+
+
+def distributions(model: Any, ids: list[int], start: int, temperature: float) -> Tensor:
+    """Log-probabilities [m, V] of the tokens from `start` on, one row without padding."""
+    logits = model.model(torch.tensor([ids])).logits[0].float() / temperature
+    return logits.log_softmax(-1)[start - 1 : -1]
+
+
+class TestLoss:
+    @pytest.mark.parametrize("beta", [0.0, 0.3, 1.0])
+    @pytest.mark.parametrize("sees", [{}, SEES], ids=["same prompt", "demonstration"])
+    def test_is_the_mean_divergence_of_all_response_tokens(self, sees: dict[str, str], beta: float) -> None:
+        part = Local(policy=partial(policy, seed=3), **sees)
+        made = gkd(part, beta=beta, rollout=LocalRollout(max_tokens=8, temperature=0.7))
+        prompts = SPLITS.train[:6]
+        responses = made.responses(prompts)
+        rows = DistillBatch(collate_responses(responses, made.policy.pad_id), made.teacher.rows(responses))
+        found = flat(made, rows)
+        made.zero_grad()
+        teacher, values = policy(3), []
+        for r in responses:
+            own, seen = made.policy.encode(r.prompt), made.policy.encode(part.prompt(r.prompt))
+            student = distributions(made.policy, [*own, *r.tokens], len(own), 0.7)
+            values.append(jensen_shannon(student, distributions(teacher, [*seen, *r.tokens], len(seen), 0.7).detach(), beta))
+        torch.cat(values).mean().backward()
+        expected = torch.cat([x.grad.flatten() for x in made.policy.parameters()])
+        torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-6)
+        assert expected.norm() > 1e-3
+        assert made.meter.compute()["train/loss"] == pytest.approx(torch.cat(values).mean().item(), rel=1e-4)
+
+    def test_does_not_depend_on_microbatches_order_padding_or_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        made = gkd(Local(policy=partial(policy, seed=3), **SEES))
+        rows = made.rows(SPLITS.train[:6])
+        whole = flat(made, rows)
+        order = torch.tensor([3, 0, 5, 1, 4, 2])
+        close(flat(made, rows.select(order)), whole)
+        for budget in (1, 40):
+            made.microbatches.token_budget = budget
+            close(flat(made, rows), whole)
+        monkeypatch.setattr(base, "LOGITS_PER_CHUNK", 2 * 3 * 102)
+        close(flat(made, rows), whole)
+
+    def test_empty_masks_give_zero_and_finite(self) -> None:
+        made = gkd()
+        found = flat(made, made.rows(SPLITS.train[:3]).without_loss())
+        assert found.abs().sum() == 0
+        assert found.isfinite().all()
+
+    def test_the_teacher_has_no_gradient(self) -> None:
+        made = gkd(SelfTeacher(weights="current", **SEES), on_policy_fraction=1.0, beta=1.0)
+        rows = made.rows(SPLITS.train[:4])
+        found = flat(made, rows)
+        copied = gkd(SelfTeacher(weights="start", **SEES), on_policy_fraction=1.0, beta=1.0)
+        close(found, flat(copied, rows))
+
+
+class TestResponses:
+    @pytest.mark.parametrize("fraction", [0.0, 0.5, 1.0])
+    def test_mixture(self, fraction: float) -> None:
+        made = gkd(on_policy_fraction=fraction)
+        prompts = SPLITS.train[:24]
+        responses = made.responses(prompts)
+        assert [r.prompt.id for r in responses] == [p.id for p in prompts]
+        sampled = [made.is_sampled(p) for p in prompts]
+        assert sum(sampled) == {0.0: 0, 1.0: 24}.get(fraction, sum(sampled))
+        assert fraction != 0.5 or 4 < sum(sampled) < 20
+        for r, own in zip(responses, sampled, strict=True):
+            target = made.policy.encode_response(r.prompt.meta["response"])
+            assert own == ("sample" in r.meta)
+            assert own or list(r.tokens) == target
+        assert made.meter.compute()["train/on_policy_fraction"] == sum(sampled) / 24
+        assert len(made.samples) == sum(sampled)
+
+    def test_the_choice_changes_with_the_iteration_but_not_with_the_other_prompts(self) -> None:
+        made = gkd()
+        before = [made.is_sampled(p) for p in SPLITS.train]
+        assert [made.is_sampled(p) for p in SPLITS.train[::-1]] == before[::-1]
+        made.iteration = 1
+        assert [made.is_sampled(p) for p in SPLITS.train] != before
+
+
+@pytest.mark.parametrize("bad", [{"beta": -0.1}, {"beta": 1.1}, {"on_policy_fraction": 1.5}])
+def test_invalid_settings_are_refused_by_name(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=rf"algo\.{next(iter(bad))}=.*: must be from 0 to 1"):
+        learner(GKD, teacher=TEACHER, **bad)
+
+
+def test_it_learns() -> None:
+    def sharp() -> Any:
+        model = policy(3)
+        with torch.no_grad():
+            model.model.model.norm.weight.mul_(12.0)
+        return model
+
+    rows = fit(learner(GKD, teacher=Local(policy=sharp), batch=Batch(prompts=8, samples=1)), 20)
+    assert rows[-1]["train/loss"] < 0.4 * rows[0]["train/loss"]
