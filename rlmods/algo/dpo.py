@@ -85,7 +85,7 @@ class DPO(Learner):
         if self.reference is not None and self.precompute:
             data = self.trainer.datamodule.splits  # type: ignore[attr-defined]
             with self.trainer.precision_plugin.forward_context():
-                prompts = [p for p in (*data.train, *self.validation_prompts) if self.validation_column in p.meta]
+                prompts = [p for p in (*data.train, *self.splits.val) if self.validation_column in p.meta]
                 self.precomputed = self.precompute_ref_logprobs(prompts)
             self.reference.release()
 

@@ -15,6 +15,7 @@ import lightning as L
 import torch
 from torch import Tensor, nn
 
+from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
@@ -64,7 +65,7 @@ class Learner(L.LightningModule):
         schedule: Callable[[int, int], float],
         batch: Batch,
         validation: Validation,
-        validation_prompts: list[Prompt],
+        splits: Splits,
         settings: Any = None,
         seed: int = 0,
     ) -> None:
@@ -74,7 +75,7 @@ class Learner(L.LightningModule):
         if hasattr(rollout, "check_policy"):
             rollout.check_policy(policy)
         self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
-        self.validation, self.validation_prompts = validation, validation_prompts
+        self.validation, self.splits = validation, splits
         self.settings = self.settings_type() if settings is None else settings
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []
@@ -212,7 +213,7 @@ class Learner(L.LightningModule):
         with self.timer.within("validation"), self.trainer.precision_plugin.forward_context():
             if self.rollout is not None:
                 evaluate = self.validation
-                metrics, rows = evaluate(self.policy, self.rollout, self.reward, self.validation_prompts, self.ranks, self.iteration)
+                metrics, rows = evaluate(self.policy, self.rollout, self.reward, self.splits.val, self.ranks, self.iteration)
             metrics |= self.held_out_metrics()
         if metrics:
             self.log_row(metrics)
@@ -225,7 +226,7 @@ class Learner(L.LightningModule):
         """Return `measure` of the held-out prompts that have the `validation_column`. A rank without any contributes an empty mask."""
         if self.validation_column is None:
             return {}
-        prompts = [p for p in self.validation_prompts[: self.validation.max_prompts] if self.validation_column in p.meta]
+        prompts = [p for p in self.splits.val[: self.validation.max_prompts] if self.validation_column in p.meta]
         if not prompts:
             return {}
         own = prompts[self.ranks.rank :: self.ranks.world_size]

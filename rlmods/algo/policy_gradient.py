@@ -115,7 +115,6 @@ class PolicyGradient(Learner):
         aggregation: Aggregation,
         reference: Any,
         router: Routing,
-        ptx_prompts: Sequence[Prompt] = (),
         **learner: Any,
     ) -> None:
         """
@@ -123,7 +122,6 @@ class PolicyGradient(Learner):
             critic: creates the value network from the policy, or None.
             reference: loads the reference, given the policy.
             router: treatment of the routers of a mixture of experts.
-            ptx_prompts: rows of the supervised loss, with `meta["response"]`.
             learner: arguments of `Learner`.
         """
         super().__init__(**learner)
@@ -151,16 +149,16 @@ class PolicyGradient(Learner):
         """Response tokens sampled in this iteration, over all ranks."""
         self.router = router
         router(self.policy)
-        self._add_extensions(ptx_prompts)
+        self._add_extensions()
 
-    def _add_extensions(self, ptx_prompts: Sequence[Prompt]) -> None:
+    def _add_extensions(self) -> None:
         settings: PolicyGradientSettings = self.settings
         if settings.replay_fraction:
             self.add_extension(Replay(settings.replay_fraction, settings.replay_staleness))
         if settings.retire_solved is not None or settings.retire_unsolved is not None:
             self.add_extension(PromptRetirement(settings.retire_solved, settings.retire_unsolved, settings.bring_back))
         if settings.ptx_coefficient:
-            self.add_extension(PTX(settings.ptx_coefficient, ptx_prompts, settings.ptx_rows))
+            self.add_extension(PTX(settings.ptx_coefficient, self.splits.ptx, settings.ptx_rows))
         if self.policy.is_mixture:
             self.add_extension(ExpertRouting(self.router))
         if settings.target_entropy is not None:

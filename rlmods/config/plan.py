@@ -10,7 +10,7 @@ import lightning as L
 from lightning.pytorch.utilities import rank_zero_warn
 from omegaconf import DictConfig
 
-from rlmods.algo import Learner, PolicyGradient
+from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
@@ -68,12 +68,11 @@ class Plan:
             policy=policy,
             settings=self.settings,
             **self.parts,
-            **({"ptx_prompts": ptx} if issubclass(self.algorithm, PolicyGradient) else {}),
             optimizer=instantiate(config.optimizer, "optimizer", partial=True),
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,
             validation=self.validation,
-            validation_prompts=list(splits.val),
+            splits=replace(splits, ptx=ptx),
             seed=config.seed,
         )
         return learner

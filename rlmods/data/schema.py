@@ -22,6 +22,8 @@ class Splits:
     """Held out; empty only with num_val=0."""
     weights: Mapping[str, float] | None = None
     """Weight of each source (`Prompt.source`) in the stream of train prompts. None: every prompt once in each pass."""
+    ptx: Sequence[Prompt] = ()
+    """Rows of the supervised loss beside the RL loss (`algo.ptx_coefficient`)."""
 
 
 def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Splits:

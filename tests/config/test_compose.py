@@ -100,7 +100,7 @@ class TestEveryOption:
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5
-        assert len(learner.validation_prompts) == 8
+        assert len(learner.splits.val) == 8
 
 
 def alone(algo: str, folder: Path) -> list[str]:
@@ -667,7 +667,7 @@ class TestLongPrompts:
         long = {p.id for p in everything if len(p.text or "") > 12}
         assert made.long_prompts == long
         assert len(long) == 8
-        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.validation_prompts} == {p.id for p in everything} - long
+        assert {p.id for p in made.data().splits.train} | {p.id for p in learner.splits.val} == {p.id for p in everything} - long
         show_plan(made, learner, RunDir(tmp_path / "run"))
         shown = " ".join(capsys.readouterr().out.split())
         assert f"{len(made.kept.train)} training prompts" in shown

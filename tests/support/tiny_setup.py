@@ -18,7 +18,7 @@ from rlmods.advantage import GroupNorm
 from rlmods.aggregation import TokenMean
 from rlmods.algo import Batch, Learner, PolicyGradient
 from rlmods.critic import NoCritic
-from rlmods.data import Arithmetic, PromptModule
+from rlmods.data import Arithmetic, PromptModule, Splits
 from rlmods.distributed import trainer as trainers
 from rlmods.kl import NoKL
 from rlmods.policy import Policy, Tiny
@@ -68,12 +68,12 @@ def learner(kind: type[Learner] = PolicyGradient, **changes: Any) -> Any:
         "schedule": Schedule(),
         "batch": Batch(prompts=4, samples=4),
         "validation": Validation(every=None),
-        "validation_prompts": [],
+        "splits": Splits(SPLITS.train, changes.pop("validation_prompts", []), ptx=changes.pop("ptx_prompts", ())),
         "seed": 0,
     }
     if issubclass(kind, PolicyGradient):
         arguments |= {"router": Routing(), "sampling": Fixed(), "advantage": GroupNorm(), "critic": NoCritic(), "kl": NoKL()}
-        arguments |= {"ratio": Clipped(), "aggregation": TokenMean(), "ptx_prompts": ()}
+        arguments |= {"ratio": Clipped(), "aggregation": TokenMean()}
     if "reference" in kind.groups:
         arguments |= {"reference": changes.pop("reference_part", StartPolicy())}
     names = {field.name for field in fields(kind.settings_type)}
