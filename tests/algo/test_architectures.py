@@ -107,12 +107,10 @@ def test_trains(model_type: str) -> None:
 class Shifted(GPT2LMHeadModel):
     """Counts the absolute positions of padded prompts from the left edge of the batch."""
 
-    @property
-    def base_model(self) -> Any:
-        def forward(position_ids: Any = None, **inputs: Any) -> Any:
-            return self.transformer(**inputs)
-
-        return forward
+    def __init__(self, config: GPT2Config) -> None:
+        super().__init__(config)
+        forward = self.transformer.forward
+        self.transformer.forward = lambda *args, position_ids=None, **inputs: forward(*args, **inputs)
 
 
 class Forgetful(LlamaForCausalLM):

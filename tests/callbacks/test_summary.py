@@ -46,9 +46,10 @@ def test_first_best_and_last(tmp_path: Path, values: list[float], best: float) -
 
 def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
     assert "dropped_prompts" not in write(tmp_path, [], lambda s: s.on_train_end(TRAINER, learner(1)))
-    summary = Summary(RunDir(tmp_path), "dapo", {}, dropped_prompts=3)
+    (tmp_path / "other").mkdir()
+    summary = Summary(RunDir(tmp_path / "other"), "dapo", {}, dropped_prompts=3)
     summary.on_train_end(TRAINER, learner(1))
-    assert json.loads((tmp_path / "summary.json").read_text())["dropped_prompts"] == 3
+    assert json.loads((tmp_path / "other" / "summary.json").read_text())["dropped_prompts"] == 3
 
 
 def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:
