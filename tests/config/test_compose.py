@@ -38,7 +38,7 @@ def plan(*typed: str) -> Plan:
     name.register()
     small = (
         []
-        if {"data=jsonl", "data=preferences", "data=mixture"} & set(typed)
+        if {"data=jsonl", "data=preferences", "data=mixture", "experiment=tiny_mixture"} & set(typed)
         else [s for s in SMALL if s.split("=")[0] not in " ".join(typed)]
     )
     with initialize_config_dir(str(CONF), version_base="1.3"):
