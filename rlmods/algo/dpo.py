@@ -12,9 +12,10 @@ from torch.nn.utils.rnn import pad_sequence
 
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
-from rlmods.policy.base import Policy
+from rlmods.ops import kl_divergence
+from rlmods.policy.base import Other, Policy
 from rlmods.policy.dropout import eval_mode, set_dropout
-from rlmods.preference.terms import sft_loss
+from rlmods.preference.terms import best_token_mean, sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter
 from rlmods.training.preference_batch import collate_preferences, shift_responses
@@ -33,9 +34,14 @@ class DPOSettings:
     """Weight of the supervised loss on the best response (RPO, arXiv:2404.19733)."""
     dropout: float = objective(0.0)
     """Probability of the model's dropout in training; the reference and validation have none."""
+    kl_coefficient: float = objective(0.0)
+    """Weight of the KL divergence from the reference at the tokens of the best response, over the whole vocabulary; 0: none. DPO's beta
+    bounds the log-ratio of whole responses, not the distributions at their tokens (the sequential KL of TDPO, arXiv:2404.11999)."""
+    kl_direction: Literal["forward", "reverse"] = objective("forward")
+    """forward: KL(pi_ref || pi), which keeps the probability of every token of the reference. reverse: KL(pi || pi_ref)."""
 
     def __post_init__(self) -> None:
-        check_bounds(self, "algo", {"sft_coefficient": (self.sft_coefficient >= 0, "0 or more")})
+        check_bounds(self, "algo", {name: (getattr(self, name) >= 0, "0 or more") for name in ("sft_coefficient", "kl_coefficient")})
         check_bounds(self, "algo", {"dropout": (0 <= self.dropout < 1, "0 or more and below 1")})
 
 
@@ -144,11 +150,16 @@ class DPO(Learner):
         return mean.clamp(min=0).float()
 
     def loss(self, micro: PreferenceBatch, totals: Totals) -> Tensor:
-        logprobs, num_tokens = sequence_logprobs(self.policy, micro), micro.mask.sum(2)
+        logprobs, kl = self.forward_responses(micro)
+        num_tokens = micro.mask.sum(2)
         options = {"kl": self.kl} if self.needs_kl else {}
         losses: Tensor = self.preference(logprobs, micro.ref_logprobs, num_tokens, micro.rank, **options)
         if self.settings.sft_coefficient:
             losses = losses + self.settings.sft_coefficient * sft_loss(logprobs, num_tokens, micro.rank)
+        if kl is not None:
+            kl = best_token_mean(kl, num_tokens, micro.rank)
+            losses = losses + self.settings.kl_coefficient * kl
+            self.meter.mean("train/kl_chosen", kl, micro.mask.any(2).any(1))
         present = num_tokens > 0
         rewards = self.preference.reward(logprobs, micro.ref_logprobs, num_tokens)
         pairs, margins = is_better(micro.rank, present), pairwise_differences(rewards, present)
@@ -158,6 +169,21 @@ class DPO(Learner):
         self.meter.mean("train/chosen_logprob", logprobs, present & (micro.rank == 0))
         self.meter.mean("train/rejected_logprob", logprobs, present & (micro.rank > 0))
         return losses.sum() / totals.sequences
+
+    def forward_responses(self, micro: PreferenceBatch) -> tuple[Tensor, Tensor | None]:
+        """Return log pi(y | x) [P, K] and, with `kl_coefficient`, the KL summed over the tokens of each response [P, K]."""
+        if not self.settings.kl_coefficient:
+            return sequence_logprobs(self.policy, micro), None
+        assert self.reference is not None
+        tokens, mask = micro.tokens.flatten(0, 1), micro.mask.flatten(0, 1)
+        with torch.no_grad():
+            states = self.reference.policy(tokens, mask, states=True).states
+        output = self.policy(tokens, mask, other=Other(states, self.reference.policy.output_layer(), self.divergence))
+        return output.logprobs.sum(1).view(micro.rank.shape), output.divergence.sum(1).view(micro.rank.shape)
+
+    def divergence(self, logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
+        """Return the KL of `kl_direction` between distributions [n, V]."""
+        return kl_divergence(ref_logprobs, logprobs) if self.settings.kl_direction == "forward" else kl_divergence(logprobs, ref_logprobs)
 
     def measure(self, rows: PreferenceBatch) -> dict[str, float]:
         meter, present = Meter(self.device), rows.mask.any(2)

@@ -18,10 +18,15 @@ def log_ratio(
 
 
 def per_token(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) -> Float[Tensor, "P K"]:
-    """Return the mean log-probability log pi(y | x) / |y|; 0 where there is no response."""
+    """Return a sum over the tokens of each response, such as log pi(y | x), divided by |y|; 0 where there is no response."""
     return torch.where(num_tokens > 0, logprobs, 0.0) / num_tokens.clamp(min=1)
+
+
+def best_token_mean(x: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
+    """Return x / |y|, mean over the responses of rank 0; 0 without any."""
+    return masked_mean(per_token(x, num_tokens), (rank == 0) & (num_tokens > 0))
 
 
 def sft_loss(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"], rank: Int[Tensor, "P K"]) -> Float[Tensor, " P"]:
     """Return the SFT loss -log pi(y | x) / |y|, mean over the responses of rank 0 (RPO, arXiv:2404.19733, equation 1); 0 without any."""
-    return -masked_mean(per_token(logprobs, num_tokens), (rank == 0) & (num_tokens > 0))
+    return -best_token_mean(logprobs, num_tokens, rank)

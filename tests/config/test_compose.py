@@ -312,6 +312,8 @@ RULES = {
     "preferences": [
         (("algo=online_dpo", "algo.reference=precomputed"), "but they are sampled: type algo.reference=live"),
         (("algo=online_dpo", "preference=simpo", "algo.reference_every=5"), "preference=simpo has none: drop it"),
+        (("algo=dpo", "preference=simpo", "algo.kl_coefficient=0.1"), "needs a reference, but preference=simpo has none: drop it"),
+        (("algo=dpo", "algo.kl_coefficient=0.1", "algo.reference=precomputed"), "in every step: type algo.reference=live"),
         (("algo=dpo", "preference=orpo", "algo.reference=precomputed"), "preference=orpo has none: drop it"),
         (("algo=dpo", "preference=kto", "batch.minibatches=32"), "other prompts of the optimizer step: type batch.minibatches=1"),
         (("algo=dpo", "data.num_candidates=1"), "no row of the data prefers one to another: type preference=kto"),

@@ -109,6 +109,11 @@ def preferences(plan: Plan) -> str | None:
         for key, default in (("reference_every", None), ("reference", "live")):
             if getattr(settings, key, default) != default:
                 return f"algo.{key} sets the reference, but preference={plan.choices.get('preference')} has none: drop it"
+    if preference is not None and getattr(settings, "kl_coefficient", 0):
+        if not preference.needs_reference:
+            return f"algo.kl_coefficient needs a reference, but preference={plan.choices.get('preference')} has none: drop it"
+        if settings.reference != "live":
+            return "algo.kl_coefficient needs the distributions of the reference in every step: type algo.reference=live"
     if "judge" in plan.parts and getattr(settings, "reference", "live") != "live":
         return f"algo.reference={settings.reference} needs responses that are in the data, but they are sampled: type algo.reference=live"
     if getattr(preference, "needs_kl", False) and plan.batch.prompts // plan.batch.minibatches < 2:
