@@ -1,5 +1,6 @@
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rich
@@ -35,6 +36,21 @@ def test_validation_has_separate_files(tmp_path: Path) -> None:
     stub.callbacks = [Samples(tmp_path)]
     notify(stub, "on_validation_metrics", learner, {}, [{"response": "a"}])
     assert (tmp_path / "validation_000000.jsonl").read_text() == '{"response": "a"}\n'
+
+
+def test_rows_of_all_ranks_are_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gather(rows: list[Any], gathered: list[Any]) -> None:
+        gathered[:] = [rows, [{"response": "of rank 1"}]]
+
+    monkeypatch.setattr("torch.distributed.gather_object", gather)
+    stub, learner = trainer(), Tiny()
+    stub.world_size, learner.iteration, learner.samples = 2, 1, [{"response": "of rank 0"}]
+    samples = Samples(tmp_path, every=1, print_every=0)
+    samples.on_iteration_end(stub, learner, {})
+    samples.on_validation_metrics(stub, learner, {}, [{"response": "of rank 0"}])
+    for kind in ("iteration", "validation"):
+        lines = (tmp_path / f"{kind}_000001.jsonl").read_text().splitlines()
+        assert [json.loads(line)["response"] for line in lines] == ["of rank 0", "of rank 1"]
 
 
 def test_files_after_the_resumed_iteration_are_deleted(tmp_path: Path) -> None:

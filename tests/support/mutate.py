@@ -174,7 +174,7 @@ class Run:
         self.output.seek(0)
         with self.output:
             text = self.output.read().decode(errors="replace")
-        failed, lines = re.search(r"^(?:FAILED|ERROR) (\S+)", text, re.MULTILINE), text.strip().splitlines() or [""]
+        failed, lines = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", text, re.MULTILINE), text.strip().splitlines() or [""]
         code = os.waitstatus_to_exitcode(status)
         detail = failed[1] if failed else lines[-1][:150]
         return Result(self.mutation.name, verdict(code, self.mutation.hangs), seconds, detail, self.mutation.digest)
