@@ -101,6 +101,18 @@ class TestHeartbeatStore:
         assert late == [0, 1, 2]
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="needs waitid")
+def test_a_zombie_is_not_alive() -> None:
+    assert is_alive(os.getpid())
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and is not reaped
+    assert not is_alive(child)
+    os.waitpid(child, 0)
+    assert not is_alive(child)
+
+
 @pytest.mark.parametrize("name", ["timeout_s", "lost_s"])
 def test_zero_timeout_is_rejected(name: str) -> None:
     with pytest.raises(ValueError, match=name):
