@@ -287,14 +287,7 @@ class TestTraining:
         assert known == pytest.approx(sum(right) / len(right))
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"reference": "none"}, r"algo\.reference=none"),
-        ({"sft_coefficient": -1.0}, "sft_coefficient"),
-        ({"kl_coefficient": -1.0}, "kl_coefficient"),
-    ],
-)
-def test_bad_settings_are_refused_by_name(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        dpo(**change)
+@pytest.mark.parametrize("name", ["sft_coefficient", "kl_coefficient", "dropout"])
+def test_bad_settings_are_refused_by_name(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        dpo(**{name: -1.0})
