@@ -56,8 +56,9 @@ class TestLogResponses:
             }
         )
 
-    def test_truncation_is_that_of_the_limit(self) -> None:
-        assert logged(COLUMNS[:3])["train/truncated_fraction"] == pytest.approx(2 / 3)
+    def test_fractions_that_are_not_a_half(self) -> None:
+        metrics = logged(COLUMNS[:3])
+        assert metrics["train/truncated_fraction"] == metrics["train/kept_fraction"] == pytest.approx(2 / 3)
 
     def test_nothing_is_known(self) -> None:
         rows = [(group, text, n, end, None, None, None, False) for group, text, n, end, *_ in COLUMNS]
