@@ -109,7 +109,7 @@ def preferences(plan: Plan) -> str | None:
         for key, default in (("reference_every", None), ("reference", "live")):
             if getattr(settings, key, default) != default:
                 return f"algo.{key} sets the reference, but preference={plan.choices.get('preference')} has none: drop it"
-    if preference is not None and getattr(settings, "kl_coefficient", 0):
+    if preference is not None and getattr(settings, "kl_coefficient", 0.0) > 0:
         if not preference.needs_reference:
             return f"algo.kl_coefficient needs a reference, but preference={plan.choices.get('preference')} has none: drop it"
         if settings.reference != "live":
