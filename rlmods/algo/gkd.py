@@ -14,6 +14,7 @@ from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.ops import jensen_shannon
 from rlmods.rollout.decode import keyed_uniforms
+from rlmods.rollout.order import generate
 from rlmods.training.batch import Batch
 from rlmods.training.distill_batch import DistillBatch
 from rlmods.training.metrics import sample_row
@@ -83,8 +84,10 @@ class GKD(Learner):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         prompts = self.trainer.datamodule.splits.train  # type: ignore[attr-defined]
-        texts = [p.meta["response"] for p in prompts] if self.settings.on_policy_fraction < 1 else []
-        self.teacher.check_context(prompts, max([self.rollout.max_tokens, *(len(self.policy.encode_response(text)) for text in texts)]))
+        rows = prompts if self.settings.on_policy_fraction < 1 else []
+        self.teacher.check_context(
+            prompts, max([self.rollout.max_tokens, *(len(self.policy.encode_response(p.meta["response"], p)) for p in rows)])
+        )
 
     # Rows
 
@@ -99,7 +102,7 @@ class GKD(Learner):
         samples = [self.is_sampled(prompt) for prompt in prompts]
         with self.timer("rollout"):
             chosen = [prompt for prompt, sampled in zip(prompts, samples, strict=True) if sampled]
-            sampled_responses = self.rollout.generate(chosen, samples=1, iteration=self.iteration)
+            sampled_responses = generate(self.rollout, chosen, samples=1, iteration=self.iteration)
         self.meter.mean("train/on_policy_fraction", torch.tensor(samples, dtype=torch.float64))
         self.meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in sampled_responses]))
         unscored = Scores([None] * len(sampled_responses))
@@ -115,7 +118,7 @@ class GKD(Learner):
     def data_response(self, prompt: Prompt) -> Response:
         """Return the response of the data, which ends with the end-of-text token."""
         text = prompt.meta["response"]
-        tokens = self.policy.encode_response(text)
+        tokens = self.policy.encode_response(text, prompt)
         return Response(prompt, self.policy.encode(prompt), tokens, [0.0] * len(tokens), text)
 
     # Optimizer steps
