@@ -175,16 +175,15 @@ def test_a_prompt_too_long_for_the_teacher() -> None:
 
 
 def test_it_learns() -> None:
-    """The divergence from the teacher falls. Without a baseline the gradient of few samples is noisy, so the learning rate is small."""
+    """The divergence from the teacher, which is far from uniform, falls."""
     made = learner(
         Distill,
         teacher=Local(policy=partial(_sharp, 3)),
         advantage=NoAdvantage(),
         ratio=Unclipped(),
         batch=Batch(prompts=16, samples=8),
-        optimizer=partial(torch.optim.AdamW, lr=2e-3),
     )
-    kl = [row["train/kl_teacher"] for row in fit(made, 30)]
+    kl = [row["train/kl_teacher"] for row in fit(made, 40)]
     assert kl[0] > 0.5
     assert sum(kl[-5:]) / 5 < 0.7 * kl[0]
 
