@@ -87,9 +87,17 @@ ORDERS = [
     "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
+OVER_RANKS = [
+    "reinforce", "reinforce_pp", "reinforce_pp overlong", "ppo overlong", "dapo sequence_mean", "dapo fixed_length", "dapo second pass",
+    "dpo ipo", "reward_model ranking",
+]  # fmt: skip
+"""Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
-"""Set it to shard every case."""
-STRATEGIES: dict[str, tuple[Any, list[str]]] = {"ddp": (DDP, CASES), "fsdp": (FSDP2, CASES if THOROUGH else ORDERS)}
+"""Set it to train every case with each strategy."""
+STRATEGIES: dict[str, tuple[Any, list[str]]] = {
+    "ddp": (DDP, CASES if THOROUGH else [*ORDERS, *OVER_RANKS]),
+    "fsdp": (FSDP2, CASES if THOROUGH else ORDERS),
+}
 """Where a case runs on two ranks."""
 
 
