@@ -22,6 +22,7 @@ class Advantage(Protocol):
     - `needs_group = True`: more than one response per prompt.
     - `needs_greedy = True`: the reward of the greedy response to each prompt, passed as `values` on every token of the prompt's responses.
     - `needs_steps = True`: rewards by step, and the argument `steps`: bool [N, T], True where a step ends.
+    - `needs_nonnegative = True`: rewards of at least 0.
     - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response, which `rewards` then does not contain
       (NaN: none).
     - `needs_terms = True`: the arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and `weights` [K].

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce, masked_sum
+from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce, masked_sum, sum_over_ranks
 from rlmods.types import Credit, UserError
 
 
@@ -25,6 +25,7 @@ class MaxRL:
     Raises UserError for a negative reward."""
 
     needs_group: ClassVar[bool] = True
+    needs_nonnegative: ClassVar[bool] = True
     normalizes_rewards: ClassVar[bool] = True
 
     def __call__(
@@ -35,9 +36,10 @@ class MaxRL:
         values: Float[Tensor, "N T"] | None = None,
     ) -> Credit:
         score = masked_sum(rewards, mask)
-        if (score < 0).any():
+        num_negative = int(sum_over_ranks((score < 0).sum()))  # on all ranks, so that all of them stop
+        if num_negative:
             raise UserError(
-                f"advantage=max_rl divides by the mean reward of a prompt, but one reward is {float(score.min()):.3g}: "
+                f"advantage=max_rl divides by the mean reward of a prompt, but {num_negative} rewards are negative: "
                 "type reward=accuracy, whose rewards are 0 and 1, or another advantage=group_norm"
             )
         centred, count = center_by_group(rewards, mask, group)

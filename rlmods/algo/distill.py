@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from rlmods.algo.policy_gradient import PolicyGradient, PolicyGradientSettings
 from rlmods.training.reference import Reference
@@ -64,11 +65,21 @@ class Distill(PolicyGradient):
             return replace(batch, teacher_logprobs=self.teacher.logprobs(responses, batch, self.scorer))
 
     def estimate_advantages(self, batch: Experience, scores: Scores) -> Experience:
-        """Add the teacher's advantages to those of the reward."""
+        """Estimate the advantages of the reward, and log the teacher's."""
         batch = super().estimate_advantages(batch, scores)
         batch = self.scorer.add_old_logprobs(batch, torch.ones_like(batch.mask[:, 0]))
-        assert batch.teacher_logprobs is not None
-        gap = torch.where(batch.mask, batch.teacher_logprobs - batch.old_logprobs, 0.0)
+        gap = teacher_gap(batch)
         self.meter.mean("train/kl_teacher", -gap, batch.mask)
         self.meter.mean("train/teacher_above_fraction", (gap > 0).double(), batch.mask)
-        return replace(batch, advantages=batch.advantages + self.settings.teacher_coefficient * gap)
+        return batch
+
+    def normalize_advantages(self, batch: Experience) -> Experience:
+        """Normalise the advantages of the reward, if the estimator does so, and add the teacher's."""
+        batch = super().normalize_advantages(batch)
+        return replace(batch, advantages=batch.advantages + self.settings.teacher_coefficient * teacher_gap(batch))
+
+
+def teacher_gap(batch: Experience) -> Tensor:
+    """Return log p_T - log pi_old [N, T] of the tokens with loss; 0 elsewhere."""
+    assert batch.teacher_logprobs is not None
+    return torch.where(batch.mask, batch.teacher_logprobs - batch.old_logprobs, 0.0)

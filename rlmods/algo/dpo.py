@@ -176,7 +176,7 @@ class DPO(Learner):
             return sequence_logprobs(self.policy, micro), None
         assert self.reference is not None
         tokens, mask = micro.tokens.flatten(0, 1), micro.mask.flatten(0, 1)
-        with torch.no_grad():
+        with torch.no_grad(), eval_mode(self.reference.policy):  # under an adapter it shares the policy's network, and its dropout
             states = self.reference.policy(tokens, mask, states=True).states
         output = self.policy(tokens, mask, other=Other(states, self.reference.policy.output_layer(), self.divergence))
         return output.logprobs.sum(1).view(micro.rank.shape), output.divergence.sum(1).view(micro.rank.shape)

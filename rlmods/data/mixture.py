@@ -50,6 +50,8 @@ def _load(name: str, source: Callable[[], Splits]) -> Splits:
     """Return the splits of a data set. Raises: UserError whose message names its settings `data.sources.<name>`."""
     if not callable(source):
         raise UserError(f"data.sources.{name}: is no data set; type +data@data.sources.{name}=OPTION")
+    if getattr(source, "max_prompt_tokens", None) is not None:
+        raise UserError(f"data.sources.{name}.max_prompt_tokens is not read in a mixture: shorten or remove the prompts in the data")
     try:
         splits = source()
     except UserError as error:

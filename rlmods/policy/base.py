@@ -12,13 +12,12 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
-from torch.nn.functional import linear
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.output_layer import float32_output
+from rlmods.policy.output_layer import float32_linear, float32_output
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import UserError
@@ -184,7 +183,8 @@ class Policy(TokenizerMixin, nn.Module):
             return self.head
         weight, bias = (None if x is None else full_tensor(x.detach()) for x in (layer.weight, layer.bias))
         assert weight is not None
-        return lambda hidden: self._transform_logits(linear(hidden.float(), weight.float(), None if bias is None else bias.float()))
+        # In the precision of the forward, which casts the float32 shards.
+        return lambda hidden: self._transform_logits(float32_linear(hidden, weight.to(hidden), None if bias is None else bias.to(hidden)))
 
     def _transform_logits(self, logits: Tensor) -> Tensor:
         config = self.model.config.get_text_config()

@@ -7,17 +7,26 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 
 def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast and 16-bit weights do: a logit of 20
     would be rounded to a multiple of 1/8. A layer that is not a plain linear one (an adapted one) runs as it is."""
-    device = hidden.device.type
-    if type(layer) is not nn.Linear or not (torch.is_autocast_enabled(device) or layer.weight.dtype != torch.float32):
+    if type(layer) is not nn.Linear:
         output: Tensor = layer(hidden)
         return output
-    logits: Tensor = _Linear.apply(hidden, layer.weight)  # type: ignore[no-untyped-call]
-    return logits if layer.bias is None else logits + layer.bias.float()
+    return float32_linear(hidden, layer.weight, layer.bias)
+
+
+def float32_linear(
+    hidden: Float[Tensor, "... H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"] | None
+) -> Float[Tensor, "... V"]:
+    """Return `hidden weight^T + bias` in float32, also under autocast and with 16-bit weights."""
+    if weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type):
+        return linear(hidden, weight, bias)
+    logits: Tensor = _Linear.apply(hidden, weight)  # type: ignore[no-untyped-call]
+    return logits if bias is None else logits + bias.float()
 
 
 class _Linear(torch.autograd.Function):

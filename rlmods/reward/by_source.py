@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 from rlmods.reward.weighted_sum import run_reward
 from rlmods.types import Prompt, Response, Scores, UserError, suggest
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +47,16 @@ class BySource:
         """True if any of the rewards compares the responses to one prompt."""
         return any(getattr(reward, "needs_group", False) for reward in self.rewards.values())
 
+    @property
+    def gives_tokens(self) -> bool:
+        """True if any of the rewards spreads a reward over tokens."""
+        return any(getattr(reward, "gives_tokens", False) for reward in self.rewards.values())
+
+    def _weights(self, source: str) -> dict[str, float]:
+        """Return the weights of the terms of a source's reward that count; one without terms is the term `total`."""
+        weights = getattr(self.rewards[source], "weights", None) or {"total": 1.0}
+        return {name: weight for name, weight in weights.items() if weight}
+
     def for_prompt(self, prompt: Prompt) -> Any:
         """Return the reward that grades responses to `prompt`.
 
@@ -80,9 +88,9 @@ class BySource:
             rows.setdefault(str(response.prompt.source), []).append(row)
         parts = {name: run_reward(name, self.rewards[name], [responses[row] for row in own]) for name, own in rows.items()}
 
-        def merge(columns: Iterable[tuple[str, Sequence[T]]]) -> list[T | None]:
+        def merge(columns: Iterable[tuple[str, Sequence[Any]]]) -> list[Any]:
             """Return one column, given those of some sources."""
-            merged: list[T | None] = [None] * len(responses)
+            merged: list[Any] = [None] * len(responses)
             for name, values in columns:
                 for row, value in zip(rows[name], values, strict=True):
                     merged[row] = value
@@ -98,10 +106,17 @@ class BySource:
         correct = [(name, part.correct) for name, part in parts.items() if part.correct is not None and not part.monitored]
         columns = sorted({column for part in parts.values() for column in part.columns})
         gives_tokens = self.gives_steps or any(part.tokens is not None for part in parts.values())
+        terms = {f"{name}/{term}": merge([(name, values)]) for name, part in parts.items() for term, values in part.terms.items()}
+        for name in self.rewards:  # the same terms on every rank, whatever the sources of its rows
+            for term in self._weights(name):
+                terms.setdefault(f"{name}/{term}", merge([(name, parts[name].values)]) if name in parts and term == "total" else merge([]))
+        if any("gold" in part.terms for part in parts.values()):
+            terms["gold"] = merge((name, part.terms["gold"]) for name, part in parts.items() if "gold" in part.terms)
         return Scores(
             values=merge((name, part.values) for name, part in parts.items()),
             correct=merge(correct),
-            terms={f"{name}/{term}": merge([(name, values)]) for name, part in parts.items() for term, values in part.terms.items()},
+            terms=terms,
+            weights={f"{name}/{term}": weight for name in self.rewards for term, weight in self._weights(name).items()},
             counts={f"{name}/{count}": value for name, part in parts.items() for count, value in part.counts.items()},
             columns={
                 column: merge((name, part.columns[column]) for name, part in parts.items() if column in part.columns) for column in columns

@@ -21,6 +21,7 @@ from rlmods.advantage import (
     GroupNorm,
     LengthWeighted,
     MaxRL,
+    NoAdvantage,
     NStep,
     Process,
     ReinforcePP,
@@ -41,6 +42,7 @@ PARTS: dict[str, Any] = {
     "length_weighted": LengthWeighted,
     "max_rl": MaxRL,
     "n_step": NStep,
+    "none": NoAdvantage,
     "process": Process,
     "reinforce_pp": ReinforcePP,
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
@@ -78,7 +80,7 @@ def test_credit(name: str) -> None:
     assert by_token == BY_TOKEN[getattr(PARTS[name](), "credit", "response")]
 
 
-@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo"}))  # these read correctness and terms
+@pytest.mark.parametrize("name", sorted(PARTS.keys() - {"accept", "gdpo", "none"}))  # these read correctness, terms and nothing
 def test_normalizes_rewards(name: str) -> None:
     """Dividing by the spread of the rewards is what makes advantages independent of their scale."""
     one, three = (estimates(PARTS[name], B, B.rewards, scale) for scale in (1.0, 3.0))

@@ -60,7 +60,7 @@ def test_equal_rewards_give_exactly_0(reward: float) -> None:
 
 def test_a_negative_reward_is_refused() -> None:
     rewards = torch.tensor([[1.0], [-1.0]])
-    with pytest.raises(UserError, match=r"one reward is -1: type reward=accuracy"):
+    with pytest.raises(UserError, match=r"1 rewards are negative: type reward=accuracy"):
         MaxRL()(rewards, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long))
     one_masked = torch.tensor([[True], [False]])
     assert (MaxRL()(rewards, one_masked, torch.zeros(2, dtype=torch.long)).advantages == 0).all()

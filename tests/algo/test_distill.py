@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.advantage import GroupMean, NoAdvantage
+from rlmods.advantage import GroupMean, NoAdvantage, ReinforcePP
 from rlmods.algo import Batch, Distill
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other
@@ -42,7 +42,7 @@ def sampled(made: Any, num_prompts: int = 3) -> tuple[Experience, list[Response]
     made.rollout.generate = lambda *args, **options: responses.extend(generate(*args, **options)) or list(responses)
     batch, _ = made.sample(SPLITS.train[:num_prompts])
     made.rollout.generate = generate
-    return batch, responses
+    return made.normalize_advantages(batch), responses
 
 
 class TestAdvantages:
@@ -96,6 +96,14 @@ class TestAdvantages:
         both, reward, teacher = (
             sampled(distill(advantage=advantage, teacher_coefficient=c))[0].advantages
             for advantage, c in ((GroupMean(), 0.3), (GroupMean(), 1e-30), (NoAdvantage(), 0.3))
+        )
+        torch.testing.assert_close(both, reward + teacher)
+        assert reward.abs().max() > 0.1
+
+    def test_are_added_after_normalisation_over_the_batch(self) -> None:
+        both, reward, teacher = (
+            sampled(distill(advantage=advantage, teacher_coefficient=c))[0].advantages
+            for advantage, c in ((ReinforcePP(), 0.3), (ReinforcePP(), 1e-30), (NoAdvantage(), 0.3))
         )
         torch.testing.assert_close(both, reward + teacher)
         assert reward.abs().max() > 0.1

@@ -297,6 +297,7 @@ RULES = {
             ("algo=reinforce_pp", "ratio=sequence", "kl=none", "advantage.gamma=0.9"),
             "those of advantage=reinforce_pp differ by token: type",
         ),
+        (("algo=distill", "teacher.name=a/b", "ratio=sequence"), "the teacher grades each token: type ratio=sequence_token"),
         (("algo=remax", "ratio=sequence"), "those of advantage=greedy differ by token with kl=reward"),
     ],
     "selected_rows": [
@@ -375,6 +376,7 @@ RULES = {
             "but this reward is spread over tokens: drop them",
         ),
         (("algo=grpo", "advantage=gdpo", "algo.clip_reward=1"), "but advantage=gdpo reads its terms: drop them"),
+        (("algo=grpo", "advantage=max_rl", "algo.normalize_reward=true"), "advantage=max_rl needs rewards of at least 0: drop it"),
         (
             ("algo=grpo", "advantage=process", "reward=process", "reward.terms.process.reward.model=an/other", "algo.clip_reward=1"),
             "scale one reward per response",

@@ -101,7 +101,7 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {
 """Where a case runs on two ranks."""
 
 
-ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo second pass")
+ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo second pass", "grpo full kl lora", "ppo lora")
 """Cases in which something moves between iterations: networks, or the data into its next pass."""
 
 

@@ -64,6 +64,8 @@ def token_credit(plan: Plan) -> str | None:
     credit = getattr(advantage, "credit", "response")
     ratio, option = (plan.choices.get(group) for group in ("ratio", "advantage"))
     problem = f"ratio={ratio} has one ratio per response and uses only the mean of its advantages, but those of advantage={option}"
+    if "teacher" in plan.parts:
+        return f"ratio={ratio} has one ratio per response, but the teacher grades each token: type ratio=sequence_token"
     if credit == "token":
         return f"{problem} differ by token: type ratio=sequence_token, or advantage=group_norm"
     differs = credit == "reward_to_go" or getattr(advantage, "normalizes_rewards", False)

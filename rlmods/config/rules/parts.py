@@ -35,6 +35,9 @@ def reward_scaling(plan: Plan) -> str | None:
     if scaled and getattr(plan.parts.get("advantage"), "reads_correctness", False):
         option = plan.choices.get("advantage")
         return f"algo.normalize_reward and algo.clip_reward scale rewards, but advantage={option} reads correctness only: drop them"
+    if getattr(plan.settings, "normalize_reward", False) and getattr(plan.parts.get("advantage"), "needs_nonnegative", False):
+        option = plan.choices.get("advantage")
+        return f"algo.normalize_reward subtracts the mean reward, but advantage={option} needs rewards of at least 0: drop it"
     if scaled and getattr(plan.parts.get("advantage"), "needs_terms", False):
         option = plan.choices.get("advantage")
         return f"algo.normalize_reward and algo.clip_reward change the total reward, but advantage={option} reads its terms: drop them"

@@ -27,6 +27,8 @@ class MovingReference(Extension):
     def before_update(self, batch: Experience) -> Experience:
         """Score rows of earlier iterations (buffered or replayed) with the current reference; theirs was an earlier one."""
         loop = self.loop
+        if loop.full_kl:  # compares distributions in the loss
+            return batch
         num_old = (batch.policy_version < loop.iteration).sum()
         if loop.reference is not None and loop.ranks.reduce(num_old) > 0:
             with loop.timer("score"):

@@ -82,7 +82,9 @@ class RewardModelRefresh(Extension):
             meta["finished"] = (better["finish"] == "stop", worse["finish"] == "stop")
             is_text = isinstance(pair["prompt"], str)
             question = {"text": pair["prompt"]} if is_text else {"messages": pair["prompt"]}
-            self.offenders.append(Prompt(id=pair["id"], meta=meta, **question))
+            offender = Prompt(id=pair["id"], meta=meta, **question)
+            if offender not in self.offenders:  # several alerts may show the same response
+                self.offenders.append(offender)
 
     def before_iteration_end(self) -> None:
         if (self.loop.iteration + 1) % self.every == 0:
