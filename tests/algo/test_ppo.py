@@ -9,7 +9,7 @@ import torch
 from rlmods.advantage import GAE, Greedy
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
-from rlmods.kl import Penalty
+from rlmods.kl import Full, Penalty
 from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
@@ -51,13 +51,16 @@ class TestCritic:
         made = ppo(critic)
         fit(made, 1)
         assert any(name.startswith("critic.") for name in made.state_dict())
-        assert len(made.optimizers().param_groups) == 2
+        trained = {id(p) for group in made.optimizers().param_groups for p in group["params"]}
+        assert trained == {id(p) for network in (made.policy, made.critic) for p in network.parameters()}
 
 
 def test_critic_has_a_learning_rate_of_its_own():
     made = learner(PPO, advantage=GAE(), critic=Separate(lr=0.5))
     fit(made, 1)
-    assert [group["lr"] for group in made.optimizers().param_groups] == [1e-2, 0.5]
+    rates = {id(p): group["lr"] for group in made.optimizers().param_groups for p in group["params"]}
+    assert {rates[id(p)] for p in made.policy.parameters()} == {1e-2}
+    assert {rates[id(p)] for p in made.critic.parameters()} == {0.5}
 
 
 def test_values_are_those_of_collection():
@@ -211,10 +214,11 @@ class TestUpdateDistance:
 
 
 class TestReferenceOfOldRows:
+    @pytest.mark.parametrize("kl", [Penalty("k3", 0.1, "loss"), Full(0.1)])
     @pytest.mark.parametrize("more", [{"replay_fraction": 1.0}, {"sampling": Dynamic()}])
-    def test_is_the_new_one_after_a_reset(self, more):
+    def test_is_the_new_one_after_a_reset(self, more, kl):
         """With a reference that follows every iteration and one step in each, the distance is always 0."""
-        rows = fit(learner(kl=Penalty("k3", 0.1, "loss"), reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
+        rows = fit(learner(kl=kl, reference_every=1, batch=Batch(prompts=8, samples=3), **more), 4)
         assert [row["train/kl_ref"] for row in rows] == pytest.approx([0.0] * 4, abs=1e-9)
         assert any(row.get("train/replayed_fraction", 0) > 0 or row["train/stale_fraction"] > 0 for row in rows)
 

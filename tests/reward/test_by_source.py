@@ -60,6 +60,8 @@ class TestScores:
         assert self.scores.terms == {
             "sums/accuracy": [1.0, None, -1.0, None, None],
             "sums/format": [1.0, None, 0.0, None, None],
+            "talk/total": [None, 4.0, None, 8.0, None],
+            "words/total": [None, None, None, None, 1.0],
         }
         assert self.scores.counts["talk/errors"] == 2
         assert self.scores.counts["sums/accuracy/timeouts"] == 0
@@ -89,6 +91,22 @@ class TestScores:
         scores = as_scores(reward(rows), 3, "by_source")
         assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], []]
         assert reward(rows[:1]).tokens == [[None, None, 3.0]], "a rank may have responses of one source only"
+
+
+class TestTerms:
+    def test_keep_their_weights(self) -> None:
+        both = {"lengths": {"reward": lengths}, "even": {"reward": lambda rows: [0.0] * len(rows), "weight": 0.1}}
+        reward = BySource({"a": WeightedSum(both), "b": lengths})
+        scores = reward([response("a", "x"), response("b", "y")])
+        assert scores.weights == {"a/lengths": 1.0, "a/even": 0.1, "b/total": 1.0}
+        assert reward([response("a", "x")]).terms.keys() >= scores.weights.keys()
+        assert scores.terms["b/total"] == [None, 1.0]
+        assert scores.terms["a/lengths"][1] is None
+
+    def test_gold_is_one_term_over_the_sources(self) -> None:
+        gold = {"lengths": {"reward": lengths}, "gold": {"reward": lengths, "weight": 0}}
+        scores = BySource({"a": WeightedSum(gold), "b": lengths})([response("a", "x"), response("b", "y")])
+        assert scores.terms["gold"] == [1.0, None]
 
 
 class TestNeeds:
