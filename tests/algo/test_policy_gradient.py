@@ -304,7 +304,9 @@ class TestKLBesideNormalisedRewards:
         batch = collected(made)
         holes = batch.mask & (torch.rand(batch.mask.shape, generator=torch.Generator().manual_seed(0)) < 0.7)
         rewards = torch.where(holes & (holes.cumsum(1) == holes.sum(1, keepdim=True)), torch.rand(len(batch), 1), 0.0)
-        estimated = made.estimate_advantages(replace(batch, mask=holes, rewards=rewards.masked_fill(~holes, math.nan)))
+        estimated = made.estimate_advantages(
+            replace(batch, mask=holes, rewards=rewards.masked_fill(~holes, math.nan)), Scores([0.0] * len(batch))
+        )
         from_rewards = GroupNorm()(rewards, holes, batch.group).advantages
         torch.testing.assert_close(estimated.advantages, from_rewards - made.kl.coefficient * kl_to_go(estimated), rtol=1e-5, atol=1e-5)
 
@@ -428,7 +430,7 @@ class TestRewardParts:
         batch = collected(made)
         responses = [tokens[mask] for tokens, mask in zip(batch.tokens, batch.mask, strict=True)]
         columns = [[float(x[0] % 2 == 0) for x in responses], [math.nan if i % 5 == 0 else float(len(x)) for i, x in enumerate(responses)]]
-        want = GDPO().estimate(batch.rewards, batch.mask, batch.group, None, torch.tensor(columns).T, torch.tensor([1.0, 0.1])).advantages
+        want = GDPO()(batch.rewards, batch.mask, batch.group, None, torch.tensor(columns).T, torch.tensor([1.0, 0.1])).advantages
         torch.testing.assert_close(batch.advantages, want)
         assert want.abs().max() > 0.1
 

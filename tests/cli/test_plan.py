@@ -162,7 +162,7 @@ class TestCommand:
             (["num_gpus=8"], "num_gpus=8, but this trainer has 1: type trainer=fsdp or trainer=ddp"),
             (["trainer=fsdp", "num_gpus=3"], "type batch.prompts=33"),
             (["trainer.devices=4"], "several devices need a strategy: type trainer=fsdp or trainer=ddp"),
-            (["trainer.strategy=ddp", "trainer.devices=2"], "type trainer=ddp or trainer=fsdp"),
+            (["trainer.strategy=ddp", "trainer.devices=2"], "trainer=ddp or trainer=fsdp"),
             (["algo=sft", "ratio=symmetric"], "does not use ratio"),
             (["batch.promts=3"], "batch.promts"),
             (["+policy.depth=3"], "policy: "),

@@ -306,7 +306,7 @@ RULES = {
     ],
     "greedy_baseline": [
         (
-            ("algo=remax", "reward=preference", "+judge@reward.judge=rule"),
+            ("algo=remax", "batch.samples=2", "reward=preference", "+judge@reward.judge=rule"),
             "compares responses to one prompt, but advantage=greedy has a single greedy one as baseline: type advantage=rloo",
         ),
     ],

@@ -7,14 +7,14 @@ from rlmods.types import UserError
 
 MISTAKES = {
     "optimizer.lrr=1": r"optimizer\.lrr: no such setting \(\+optimizer\.lrr=\.\.\. passes one .*\); did you mean optimizer\.lr",
-    "policy.name=x": "policy.name: a setting of policy=hf, which is not selected",
+    "policy.name=x": "policy.name: a setting of policy=hf or policy=random, which is not selected",
     "algo.beta=1": "algo.beta: no such setting; did you mean",
     "lr=1": r"lr: no such setting; did you mean optimizer\.lr",
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, batch,",
     "algo=grpp": "algo=grpp: no such option; did you mean grpo",
     "advantage=ppo": "advantage=ppo: no such option; choose from accept, ema, gae,",
-    "reward=[math,x]": "reward=x: no such option; choose from accuracy, code, ",
+    "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "reward=null": "not null: drop it, or type GROUP=OPTION",
     "algo": "algo: .*; an override is key=value",

@@ -33,7 +33,15 @@ from tests.cli.test_main import RANDOM, SMALL, rows, start
 from tests.faults.rows import ROWS, table
 from tests.run.test_lock import start_owner
 
-SETTINGS = (*SMALL, *RANDOM, "callbacks.checkpoint.every=1", "validation.max_prompts=2", "validation.samples=0", "validation.every=null")
+SETTINGS = (
+    *SMALL,
+    *RANDOM,
+    "callbacks.checkpoint.every=1",
+    "validation.max_prompts=2",
+    "validation.samples=0",
+    "validation.every=null",
+    "batch.minibatches=1",
+)
 Run = Callable[..., None]
 
 

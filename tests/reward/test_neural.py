@@ -278,6 +278,7 @@ class TestTraining:
         merged = {k: v for row in with_gold for k, v in row.items()}
         plain = {k: v for row in without for k, v in row.items()}
         gold_metrics = {"train/accuracy", "train/reward/gold", "val/accuracy", "val/reward/gold", "val/gold_reward"}
+        gold_metrics |= {"train/all_correct_fraction", "train/all_wrong_fraction"}
         assert merged.keys() - plain.keys() == gold_metrics
         assert merged["val/accuracy"] == merged["val/reward/gold"] == merged["val/gold_reward"]
         assert plain["train/kept_fraction"] == 1.0

@@ -79,11 +79,11 @@ def typed(case: str, folder: Path) -> list[str]:
     return [*alone(case, folder), *sizes, *SMALL, *own]
 
 
-CASES = [*ALGORITHMS, *OTHERS]
+CASES = [case for case in (*ALGORITHMS, *OTHERS) if case not in ("distill", "gkd")]  # their teacher here is the policy: no gradient
 ORDERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
     "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
-    "distill", "gkd", "grpo full kl", "grpo full kl lora", "distill demonstration", "gkd demonstration",
+    "grpo full kl", "grpo full kl lora", "distill demonstration", "gkd demonstration",
     "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""

@@ -53,6 +53,9 @@ class TestLogResponses:
                 "train/flat_group_fraction": 3 / 8,  # of the responses: those of the second prompt
                 "train/kept_fraction": 4 / 8,
                 "train/unique_fraction": (2 / 3 + 2 / 3 + 2 / 2) / 3,
+                "train/reward_std": (3 * 0.5**0.5 + 3 * 0 + 2 * 0.125 * 2**0.5) / 8,  # of the responses
+                "train/all_correct_fraction": 3 / 6,  # the second prompt, of the two with known correctness
+                "train/all_wrong_fraction": 0.0,
             }
         )
 

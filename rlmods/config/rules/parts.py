@@ -50,9 +50,10 @@ def reward_scaling(plan: Plan) -> str | None:
 
 def reference(plan: Plan) -> str | None:
     for group in ("kl", "preference"):
-        part, option = plan.parts.get(group), plan.choices.get("reference")
-        if part is not None and not getattr(part, "needs_reference", True) and option != "policy":
-            return f"reference={option} has no effect, because {group}={plan.choices.get(group)} needs no reference: drop it"
+        is_default = getattr(plan.parts.get("reference"), "copies_policy", True)
+        if not is_default and not getattr(plan.parts.get(group), "needs_reference", True):
+            option, reference = plan.choices.get(group), plan.choices.get("reference")
+            return f"reference={reference} has no effect, because {group}={option} needs no reference: drop it"
     if getattr(plan.settings, "reference_every", None) is not None and not getattr(plan.parts.get("kl"), "needs_reference", True):
         return f"algo.reference_every updates the reference, but kl={plan.choices.get('kl')} has none: type kl=loss, or drop it"
     return None
