@@ -209,7 +209,9 @@ class Experience(Rows):
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
-        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it."""
+        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it. Parts without rows are left out: their
+        width would change how sums over the batch round."""
+        parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
 
         def join(name: str) -> Tensor | None:
