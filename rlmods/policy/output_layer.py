@@ -12,8 +12,9 @@ from torch.nn.functional import linear
 
 def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast and 16-bit weights do: a logit of 20
-    would be rounded to a multiple of 1/8. A layer that is not a plain linear one (an adapted one) runs as it is."""
-    if type(layer) is not nn.Linear:
+    would be rounded to a multiple of 1/8. A layer that computes in float32 runs as a module, with its hooks; so does one that is not a
+    plain linear layer (an adapted one)."""
+    if type(layer) is not nn.Linear or _computes_float32(hidden, layer.weight):
         output: Tensor = layer(hidden)
         return output
     return float32_linear(hidden, layer.weight, layer.bias)
@@ -23,10 +24,14 @@ def float32_linear(
     hidden: Float[Tensor, "... H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"] | None
 ) -> Float[Tensor, "... V"]:
     """Return `hidden weight^T + bias` in float32, also under autocast and with 16-bit weights."""
-    if weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type):
+    if _computes_float32(hidden, weight):
         return linear(hidden, weight, bias)
     logits: Tensor = _Linear.apply(hidden, weight)  # type: ignore[no-untyped-call]
     return logits if bias is None else logits + bias.float()
+
+
+def _computes_float32(hidden: Tensor, weight: Tensor) -> bool:
+    return weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type)
 
 
 class _Linear(torch.autograd.Function):
