@@ -32,7 +32,7 @@ from rlmods.training.extensions import (
     Replay,
     UpdateKL,
 )
-from rlmods.training.metrics import correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
+from rlmods.training.metrics import correctness, lacks_correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
@@ -339,7 +339,7 @@ class PolicyGradient(Learner):
             batch = replace(batch, mask=batch.mask & complete[:, None])
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
-        if (scores.correct is None or scores.monitored) and not keep.all() and self.total_batches == 1:
+        if lacks_correctness(scores) and not keep.all() and self.total_batches == 1:
             rank_zero_warn("sampling drops groups by their total reward, because this reward does not report correctness")
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 

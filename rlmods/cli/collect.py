@@ -11,9 +11,10 @@ overrides change them), a directory of a Hugging Face model, or a hub name. With
                             below 1: also by the Jaccard index of pairs of adjacent words and punctuation marks. Responses that differ in
                             one number are similar, so keep 1 if a single number matters
 
-A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `meta`, `candidates` (each with `text`, `tokens`, `num_tokens`,
-`logprob` under the sampling distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and `near_duplicate` responses), and the
-provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that summarises all rows of `out`.
+A row is a JSON object: `id`, `prompt` (text or messages), `answer`, `source` (of a prompt that has one), `meta`, `candidates` (each with
+`text`, `tokens`, `num_tokens`, `logprob` under the sampling distribution, and `finish`), `dropped` (number of `empty`, `duplicate` and
+`near_duplicate` responses), and the provenance of the row: `model`, `weights`, `data`, `sampling`. Prints one JSON object that summarises
+all rows of `out`.
 """
 
 from __future__ import annotations
@@ -163,14 +164,15 @@ def _remaining(prompts: Sequence[Prompt], output: Output) -> list[Prompt]:
     done = output.rows
     for prompt in prompts:
         row = done.get(prompt.id)
-        if row is not None and any(dumps(row[key]) != dumps(value) for key, value in _prompt_row(prompt).items() if key != "meta"):
+        if row is not None and any(dumps(row.get(key)) != dumps(value) for key, value in _prompt_row(prompt).items() if key != "meta"):
             raise UserError(f"{output.path}: prompt {prompt.id} has changed since its row was written: type another out=FILE")
     return [prompt for prompt in prompts if prompt.id not in done]
 
 
 def _prompt_row(prompt: Prompt) -> dict[str, Any]:
     text = prompt.text if prompt.messages is None else list(prompt.messages)
-    return {"id": prompt.id, "prompt": text, "answer": prompt.answer, "meta": prompt.meta}
+    source = {} if prompt.source is None else {"source": prompt.source}
+    return {"id": prompt.id, "prompt": text, "answer": prompt.answer, **source, "meta": prompt.meta}
 
 
 def _candidate(response: Response) -> dict[str, Any]:

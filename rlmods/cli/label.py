@@ -173,7 +173,7 @@ def _remaining(rows: Sequence[dict[str, Any]], output: Output) -> list[dict[str,
 
 def _prompt(row: Mapping[str, Any]) -> Prompt:
     content = {"text": row["prompt"]} if isinstance(row["prompt"], str) else {"messages": row["prompt"]}
-    return Prompt(id=row["id"], answer=row.get("answer"), meta=row.get("meta") or {}, **content)
+    return Prompt(id=row["id"], answer=row.get("answer"), source=row.get("source"), meta=row.get("meta") or {}, **content)
 
 
 def _responses(row: Mapping[str, Any]) -> tuple[Prompt, list[Response]]:

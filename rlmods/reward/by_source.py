@@ -52,6 +52,11 @@ class BySource:
         """True if any of the rewards spreads a reward over tokens."""
         return any(getattr(reward, "gives_tokens", False) for reward in self.rewards.values())
 
+    @property
+    def gives_outcomes(self) -> bool:
+        """True if any of the rewards gives one reward per response."""
+        return any(getattr(reward, "gives_outcomes", not getattr(reward, "gives_steps", False)) for reward in self.rewards.values())
+
     def _weights(self, source: str) -> dict[str, float]:
         """Return the weights of the terms of a source's reward that count; one without terms is the term `total`."""
         weights = getattr(self.rewards[source], "weights", None) or {"total": 1.0}
@@ -96,12 +101,24 @@ class BySource:
                     merged[row] = value
             return merged
 
-        def token_rewards(part: Scores, own: Sequence[int]) -> Sequence[Sequence[float | None]]:
+        def token_rewards(name: str, part: Scores) -> Sequence[Sequence[float | None]]:
             """Return the token rewards of a source; a score without any is on the last token."""
             if part.tokens is not None:
                 return part.tokens
-            lengths = (len(responses[row].tokens) for row in own)
+            lengths = (len(responses[row].tokens) for row in rows[name])
             return [[*[None] * (n - 1), value] if n else [] for n, value in zip(lengths, part.values, strict=True)]
+
+        def step_tokens(name: str, part: Scores) -> Sequence[Sequence[float | None]]:
+            """Return the token rewards of a source without its rewards per response."""
+            if part.step_tokens is not None:
+                return part.step_tokens
+            return part.tokens if part.tokens is not None else [[None] * len(responses[row].tokens) for row in rows[name]]
+
+        def outcomes(part: Scores) -> Sequence[float | None]:
+            """Return the rewards per response of a source, without its token rewards."""
+            if part.outcomes is not None:
+                return part.outcomes
+            return part.values if part.tokens is None else [None] * len(part)
 
         correct = [(name, part.correct) for name, part in parts.items() if part.correct is not None and not part.monitored]
         columns = sorted({column for part in parts.values() for column in part.columns})
@@ -121,5 +138,7 @@ class BySource:
             columns={
                 column: merge((name, part.columns[column]) for name, part in parts.items() if column in part.columns) for column in columns
             },
-            tokens=[x or [] for x in merge((name, token_rewards(parts[name], rows[name])) for name in parts)] if gives_tokens else None,
+            tokens=merge((name, token_rewards(name, part)) for name, part in parts.items()) if gives_tokens else None,
+            step_tokens=merge((name, step_tokens(name, part)) for name, part in parts.items()) if gives_tokens else None,
+            outcomes=merge((name, outcomes(part)) for name, part in parts.items()) if gives_tokens and self.gives_outcomes else None,
         )

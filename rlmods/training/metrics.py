@@ -171,6 +171,13 @@ def values_and_mask(values: Sequence[float | None]) -> tuple[Tensor, Tensor]:
     return filled, torch.tensor([v is not None for v in values], dtype=torch.bool)
 
 
+def lacks_correctness(scores: Scores) -> bool:
+    """Return True if the reward scored a response without reporting whether it is correct."""
+    if scores.correct is None or scores.monitored:
+        return True
+    return any(correct is None and value is not None for correct, value in zip(scores.correct, scores.values, strict=True))
+
+
 def correctness(scores: Scores) -> Tensor:
     """Return the scores by which `sampling` filters, [N] in float64: unshaped correctness if a weighted reward reports it, else the total
     reward; NaN for unscored responses."""

@@ -141,6 +141,15 @@ class TestRows:
         [row] = read_rows(out)
         assert [turn["role"] for turn in row["prompt"]] == ["user"]
 
+    def test_source_of_a_mixture(self, model, tmp_path):
+        mixture = ("data=mixture", "+data@data.sources.easy=arithmetic", "+data@data.sources.hard=arithmetic", "data.sources.hard.level=2")
+        typed = [*mixture, "num_prompts=4", "batch.samples=2", "min_candidates=1", "rollout.max_tokens=2", f"out={tmp_path}/out.jsonl"]
+        collect(model, typed)
+        kept = {row["id"]: row["source"] for row in read_rows(tmp_path / "out.jsonl")}
+        assert kept
+        assert all(key.startswith(source) for key, source in kept.items())
+        assert set(kept.values()) == {"easy", "hard"}
+
     def test_policy_option_instead_of_a_model(self, tmp_path):
         options = ("policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
         summaries = [collect(None, [*SMALL, *options, f"out={tmp_path}/{i}.jsonl"]) for i in range(2)]

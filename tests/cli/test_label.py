@@ -83,6 +83,14 @@ class TestRows:
         assert (seen["0"].text, seen["0"].messages, seen["0"].answer, seen["0"].meta) == ("1+1=", None, "2", {"level": 1})
         assert (seen["4"].text, seen["4"].messages) == (None, [{"role": "user", "content": "5+5="}])
 
+    def test_the_judge_receives_the_source(self, source, tmp_path, monkeypatch):
+        path = tmp_path / "mixed.jsonl"
+        path.write_text("".join(json.dumps(row | {"source": "sums"}) + "\n" for row in read_rows(tmp_path / "candidates.jsonl")))
+        seen = []
+        monkeypatch.setattr(Rule, "compare", lambda self, pairs: seen.extend(p.source for p, *_ in pairs) or [0.5] * len(pairs))
+        label(str(path), [f"out={tmp_path}/out.jsonl"])
+        assert set(seen) == {"sums"}
+
     def test_rows_without_a_preference_are_dropped_if_not_keep_ties(self, source, tmp_path):
         typed = [f"out={tmp_path}/out.jsonl", "keep_ties=false"]
         summary = label(source, typed)

@@ -92,6 +92,19 @@ class TestScores:
         assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], []]
         assert reward(rows[:1]).tokens == [[None, None, 3.0]], "a rank may have responses of one source only"
 
+    def test_rewards_by_step_and_by_response_apart(self) -> None:
+        both = WeightedSum({"steps": {"reward": Steps()}, "lengths": {"reward": lengths, "weight": 0.5}})
+        reward = BySource({"talk": lengths, "steps": Steps(), "both": both})
+        rows = [response("talk", "abc"), response("steps", "x"), response("both", "ab")]
+        scores = reward(rows)
+        assert scores.tokens == [[None, None, 3.0], [1.0, 2.0, 3.0], [1.0, 2.0, 4.0]]
+        assert scores.step_tokens == [[None, None, None], [1.0, 2.0, 3.0], [1.0, 2.0, 3.0]]
+        assert scores.outcomes == [3.0, None, 1.0]
+        assert reward.gives_outcomes
+        assert reward(rows[:1]).outcomes == [3.0], "a rank may have responses of one source only"
+        assert not BySource({"steps": Steps()}).gives_outcomes
+        assert BySource({"steps": Steps()})(rows[1:2]).outcomes is None
+
 
 class TestTerms:
     def test_keep_their_weights(self) -> None:

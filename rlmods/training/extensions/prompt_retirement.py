@@ -26,22 +26,24 @@ class PromptRetirement(Extension):
         self.loop.trainer.datamodule.pools = self.pools
 
     def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
-        """Count the solved prompts of all ranks.
+        """Count the solved prompts of all ranks. Prompts whose reward reports no correctness, as that of one source may, stay.
 
         Raises:
-            UserError: the reward does not report correctness.
+            UserError: the reward reports the correctness of none of the responses that it scored.
         """
-        if scores.correct is None or scores.monitored:
-            advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
-            raise UserError(f"prompts are retired by the correctness of responses, which this reward does not report: {advice}")
-        groups = group_by_prompt(list(zip(responses, scores.correct, strict=True)), self.loop.batch.samples)
+        correct = [None] * len(responses) if scores.correct is None or scores.monitored else scores.correct
+        groups = group_by_prompt(list(zip(responses, correct, strict=True)), self.loop.batch.samples)
         occurrences = [
             (group[0][0].prompt.id, sum(bool(correct) for _, correct in group), sum(correct is not None for _, correct in group))
             for group in groups
         ]
-        for rank in all_gather(occurrences):
-            for occurrence in rank:
-                self.pools.update(*occurrence)
+        ranks = all_gather((occurrences, any(value is not None for value in scores)))
+        counts = [occurrence for own, _ in ranks for occurrence in own]
+        if any(scored for _, scored in ranks) and not any(num_known for *_, num_known in counts):
+            advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
+            raise UserError(f"prompts are retired by the correctness of responses, which this reward does not report: {advice}")
+        for occurrence in counts:
+            self.pools.update(*occurrence)
 
     def before_iteration_end(self) -> None:
         self.loop.meter.mean("train/num_retired", float(len(self.pools.retired)))

@@ -1,0 +1,56 @@
+"""Retirement of prompts by the correctness that a reward reports."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlmods.training.extensions import PromptRetirement
+from rlmods.training.metrics import lacks_correctness
+from rlmods.types import Prompt, Response, Scores, UserError
+
+RESPONSES = [Response(Prompt(id=key, text="?"), text=str(i)) for key in ("sum", "story") for i in range(2)]
+
+
+def retired(correct: Sequence[bool | None] | None, values: Sequence[float | None] = (1.0, 1.0, 0.5, 0.5), **fields: Any) -> list[str]:
+    extension = PromptRetirement(solved_after=1, unsolved_after=1, bring_back=0.0)
+    extension.loop = SimpleNamespace(batch=SimpleNamespace(samples=2))
+    extension.on_scores(RESPONSES, Scores(values, correct=correct, **fields))
+    return list(extension.pools.retired)
+
+
+def test_counts_correct_responses() -> None:
+    assert retired([True, True, True, False]) == ["sum"]
+    assert retired([False, False, None, True]) == ["sum", "story"]
+
+
+def test_prompts_without_correctness_stay() -> None:
+    assert retired([True, True, None, None]) == ["sum"]
+
+
+@pytest.mark.parametrize(
+    "scores", [{"correct": None}, {"correct": [None] * 4}, {"correct": [True] * 4, "monitored": True}], ids=["none", "rows", "monitored"]
+)
+def test_a_reward_without_correctness_is_refused(scores: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=r"which this reward does not report: type reward=math, or drop algo.retire_solved"):
+        retired(**scores)
+
+
+def test_a_batch_without_any_score_is_no_error() -> None:
+    assert retired([None] * 4, values=[None] * 4) == []
+
+
+@pytest.mark.parametrize(
+    ("scores", "lacks"),
+    [
+        (Scores([1.0, None], correct=[True, None]), False),
+        (Scores([1.0, 0.5], correct=[True, None]), True),
+        (Scores([1.0, 0.5]), True),
+        (Scores([1.0, 0.0], correct=[True, False], monitored=True), True),
+    ],
+)
+def test_lacks_correctness(scores: Scores, lacks: bool) -> None:
+    assert lacks_correctness(scores) == lacks
