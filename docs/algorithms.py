@@ -22,9 +22,9 @@ HEADER = """# Every algorithm on the embedded model
 
 `policy=tiny data=arithmetic`, 200 held-out questions; mean and standard deviation over seeds 1, 2 and 3, each run on one CPU core. All runs
 start from the same weights. The settings are not tuned and the runs are short: they show that every algorithm learns, not which one is
-best. A default iteration is a single optimizer step, in which the ratio is 1, so gspo, sapo and gmpo, which differ only in the ratio, make
-the same steps (`batch.minibatches=4` makes them differ). Written by `python docs/algorithms.py FOLDER 2`; minutes are wall time, including
-pauses.
+best. Recipes make as many optimizer steps from an iteration as their papers do, but at most one for every 64 responses: DAPO and CISPO
+make 4 of 64 responses here and 16 in their papers, GSPO, SAPO and GMPO 4 as in theirs. Written by `python docs/algorithms.py FOLDER 2`;
+minutes are wall time, including pauses.
 
 | `python train.py` | measured | before | after | best | minutes |
 |---|---|---|---|---|---|

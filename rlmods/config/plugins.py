@@ -11,7 +11,8 @@ import sys
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
@@ -73,7 +74,7 @@ def sources() -> Iterator[Source]:
     """
     for path in _plugins(PluginFolders.folder):
         yield Source(path.name, path, path)
-    for entry in sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name):
+    for entry in _entry_points(tuple(sys.path)):
         try:
             spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
         except Exception as error:  # importing a package may raise anything
@@ -86,6 +87,13 @@ def sources() -> Iterator[Source]:
         if not source.overrides:
             raise UserError(f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml")
         yield source
+
+
+@lru_cache(maxsize=8)
+def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
+    """Return the entry points of the packages on `sys.path`, which is `path`. Finding them reads the metadata of every installed package."""
+    assert path == tuple(sys.path)
+    return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
 
 def register(folder: Path | None = None) -> None:

@@ -175,6 +175,13 @@ class TestRecipe:
         choices = plan(*alone(algo, tmp_path)).choices
         assert tuple(choices[group] for group in ("sampling", "advantage", "critic", "kl", "ratio", "aggregation")) == PAPERS[algo]
 
+    @pytest.mark.parametrize("algo", PAPERS)
+    def test_optimizer_steps_of_an_iteration(self, algo: str, tmp_path: Path) -> None:
+        """At least 64 responses in a step, so fewer than the 16 of DAPO and CISPO."""
+        batch = plan(*alone(algo, tmp_path)).batch
+        several = ("ppo", "ppo_kl", "reinforce_pp", "reinforce_pp_baseline", "dapo", "gspo", "sapo", "cispo", "gmpo", "rft")
+        assert batch.epochs * batch.minibatches == (4 if algo in several else 1)
+
     @pytest.mark.parametrize("order", [1, -1])
     def test_the_command_line_wins(self, order: int) -> None:
         made = plan(*["algo=grpo", "ratio=clip_higher", "kl=none"][::order])

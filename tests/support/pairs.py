@@ -16,12 +16,13 @@ A pair is refused when composing (with its message), or trained on a random mode
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlmods.cli.console import silence_libraries
 from rlmods.types import Response, Scores, UserError
 from tests.config.test_compose import CONF, plan
 from tests.support import tiny_setup
@@ -50,12 +52,15 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "advantage=gae_whitened": ("critic=separate",),
     "advantage=accept": ("ratio=log_likelihood",),
     "advantage=process": ("reward=process",),
+    "ratio=dppo": ("ratio.low=0.005", "ratio.high=0.005"),
     "critic=separate": ("advantage=gae",),
     "critic=shared": ("advantage=gae",),
     "aggregation=fixed_length": ("aggregation.length=6",),
     "sampling=best_of": ("batch.samples=4",),
 }
 """Options without which an option is refused, by option; left out where the pair sets the group itself."""
+LARGE = 5.0
+"""Learning rate of the updates that are compared: the second minibatch of an iteration has ratios outside of every clip range."""
 UNSIGNED = {"advantage=accept": "accepted responses are imitated, with either sign of the others"}
 SAME_UPDATE = {
     "schedule": "schedules differ after the first iterations",
@@ -96,18 +101,29 @@ def flat(responses: Sequence[Response]) -> Scores:
     return Scores([1.0] * len(responses), correct=[i % 2 == 0 for i in range(len(responses))])
 
 
+@cache
+def composed(*typed: str) -> Any:
+    """Return the checked configuration. Parts may have a state: copy it before use."""
+    return plan(*typed)
+
+
 def update(
-    typed: Sequence[str], reward: Any = None, *, iterations: int = 2, edit: Callable[[Tensor, Tensor], Tensor] | None = None
-) -> tuple[Tensor, int, Any]:
-    """Train with plain gradient descent. Returns the change of the weights, the number of optimizer steps, and the learner.
+    typed: Sequence[str],
+    reward: Any = None,
+    *,
+    lr: float = 0.05,
+    iterations: int = 2,
+    edit: Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> tuple[Tensor, int]:
+    """Train with plain gradient descent. Returns the change of the weights and the number of optimizer steps.
 
     Args:
         reward: replaces the configured reward.
         edit: maps advantages and mask [N, T] to other advantages before each optimizer step.
     """
-    made = plan(*typed)
+    made = copy.deepcopy(composed(*typed))
     learner: Any = made.learner()
-    learner.optimizer = partial(torch.optim.SGD, lr=0.05)
+    learner.optimizer = partial(torch.optim.SGD, lr=lr)
     learner.policy.eos_ids = frozenset(range(25))
     if reward is not None:
         learner.reward = reward
@@ -117,7 +133,7 @@ def update(
     before = torch.cat([p.detach().flatten().clone() for p in learner.policy.parameters()])
     tiny_setup.fit(learner, iterations, splits=made.splits)
     after = torch.cat([p.detach().flatten() for p in learner.policy.parameters()])
-    return after - before, learner.optimizer_steps, learner
+    return after - before, learner.optimizer_steps
 
 
 def reverse_tokens(advantages: Tensor, mask: Tensor) -> Tensor:
@@ -132,12 +148,12 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
     """Return the result of one case: `refused` with the message, or a value by property: True, False, or why it does not apply."""
     typed = overrides(pair)
     try:
-        made = plan(*typed)
+        made = composed(*typed)
     except UserError as error:
         return {"refused": str(error)}
     custom = None if any(option.startswith("reward=") for option in typed) else parity
     try:
-        change, num_steps, _ = update(typed, custom)
+        change, num_steps = update(typed, custom, lr=LARGE)
     except UserError as error:
         return {"refused while training": str(error)}
     result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
@@ -145,7 +161,7 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
         return result
     advantage, groups = made.parts["advantage"], {option.split("=")[0] for option in pair}
     if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
-        moved, _, _ = update(typed, flat)
+        moved, _ = update(typed, flat)
         result["flat"] = bool(moved.norm() == 0)
     if custom is not None:
         reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
@@ -160,7 +176,7 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
             result[f"swap {group}"] = SAME_UPDATE[group]
             continue
         try:
-            other, _, _ = update([*overrides([default if option == own else option for option in pair])], custom)
+            other, _ = update(overrides([default if option == own else option for option in pair]), custom, lr=LARGE)
         except UserError as error:
             result[f"swap {group}"] = f"the default is refused: {error}"
         else:
@@ -172,7 +188,7 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
         differs[0] |= bool((edited - advantages).abs().max() > 1e-4)
         return edited
 
-    reversed_update, _, _ = update(typed, custom, edit=reverse)
+    reversed_update, _ = update(typed, custom, lr=LARGE, edit=reverse)
     if differs[0]:
         result["credit"] = bool((reversed_update - change).norm() > 1e-6 * change.norm())
     return result
@@ -192,7 +208,9 @@ def main(arguments: Sequence[str]) -> int:
     else:
         cases = list(pairs(settings.only or CORE))
     results: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
+    silence_libraries()
     warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
     for number, case in enumerate(cases):
         name = " ".join(case)
         if number % num_jobs != index - 1 or name in results:
