@@ -10,8 +10,10 @@ import math
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
+
+from rlmods.types import RowFloats, RowInts, RowMask, TokenFloats, TokenMask
 
 EQUAL_SCORES_RTOL = 2e-6
 """Relative difference up to which the scores of a group count as equal: about 16 float32 rounding errors."""
@@ -20,17 +22,17 @@ MAX_EXPONENT = 80.0
 """float32 overflows at exp(88.7), and the zero gradient of a clipped token would be 0 * inf there."""
 
 
-def masked_sum(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
+def masked_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
     """Return the sum over each row's true slots."""
     return torch.where(mask, x, 0.0).sum(1)
 
 
-def masked_mean(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
+def masked_mean(x: TokenFloats, mask: TokenMask) -> RowFloats:
     """Return the mean over each row's true slots; 0 for a row without any."""
     return masked_sum(x, mask) / mask.sum(1).clamp(min=1)
 
 
-def importance_ratio(log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def importance_ratio(log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
     """Return r = pi / pi_old per token; 1 in masked slots."""
     return torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT).exp()
 
@@ -54,22 +56,20 @@ def jensen_shannon(student: Float[Tensor, "n V"], teacher: Float[Tensor, "n V"],
     return beta * kl_divergence(teacher, mixture) + (1 - beta) * kl_divergence(student, mixture)
 
 
-def group_reduce(x: Float[Tensor, " N"], group: Int[Tensor, " N"], how: str) -> Float[Tensor, " N"]:
+def group_reduce(x: RowFloats, group: RowInts, how: str) -> RowFloats:
     """Reduce `x` over the rows of each group with `how` ("sum", "amax", "amin") and return the result on every row of the group."""
     ids, index = torch.unique(group, return_inverse=True)
     return x.new_zeros(len(ids)).scatter_reduce(0, index, x, how, include_self=False)[index]
 
 
-def constant_group(score: Float[Tensor, " N"], scored: Bool[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+def constant_group(score: RowFloats, scored: RowMask, group: RowInts) -> RowMask:
     """Return True on the rows of groups whose scored members all have the same score, among them groups with one or no scored member."""
     high = group_reduce(torch.where(scored, score, -torch.inf), group, "amax")
     low = group_reduce(torch.where(scored, score, torch.inf), group, "amin")
     return high - low <= EQUAL_SCORES_RTOL * torch.maximum(high.abs(), low.abs())
 
 
-def center_by_group(
-    rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"]
-) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+def center_by_group(rewards: TokenFloats, mask: TokenMask, group: RowInts) -> tuple[RowFloats, RowFloats]:
     """Return R_i - mean(R over the group of i), and the number of scored members of the group.
 
     R_i is the sum of a row's rewards. A row without a true slot is unscored: it is left out of the mean and gets 0. The result is exactly 0
@@ -80,20 +80,18 @@ def center_by_group(
     return torch.where(scored & ~constant_group(score, scored, group), centred, 0.0), count
 
 
-def broadcast_to_tokens(x: Float[Tensor, " N"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+def broadcast_to_tokens(x: RowFloats, mask: TokenMask) -> TokenFloats:
     """Return a row's value on each of its true slots, 0 elsewhere."""
     return torch.where(mask, x[:, None], 0.0)
 
 
-def differs_by_token(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Bool[Tensor, " N"]:
+def differs_by_token(x: TokenFloats, mask: TokenMask) -> RowMask:
     """Return True for rows whose true slots have different values; float32 rounding is no difference."""
     high, low = torch.where(mask, x, -torch.inf).amax(1), torch.where(mask, x, torch.inf).amin(1)
     return mask.any(1) & (high - low > 1e-5 * torch.maximum(high.abs(), low.abs()))
 
 
-def rewards_to_go(
-    rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], gamma: float | Float[Tensor, "N T"] = 1.0
-) -> Float[Tensor, "N T"]:
+def rewards_to_go(rewards: TokenFloats, mask: TokenMask, gamma: float | TokenFloats = 1.0) -> TokenFloats:
     """Return G_t = r_t + gamma_t G_{t+1} over each row's true slots, skipping the others; 0 elsewhere."""
     returns, later = torch.zeros_like(rewards), rewards.new_zeros(len(rewards))
     for t in reversed(range(rewards.shape[1])):
@@ -103,7 +101,7 @@ def rewards_to_go(
     return returns
 
 
-def whiten(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], eps: float = 1e-8) -> Float[Tensor, "N T"]:
+def whiten(x: TokenFloats, mask: TokenMask, eps: float = 1e-8) -> TokenFloats:
     """Return (x - mean) / sqrt(var + eps) with the population moments of the true slots of all ranks; 0 elsewhere and for a single slot."""
     count = sum_over_ranks(mask.sum()).clamp(min=1)
     centred = torch.where(mask, x - sum_over_ranks(masked_sum(x, mask).sum()) / count, 0.0)
@@ -118,7 +116,7 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
-def pack(lengths: Int[Tensor, " N"], budget: int) -> list[Tensor]:
+def pack(lengths: RowInts, budget: int) -> list[Tensor]:
     """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a longer row has its own chunk."""
     order = lengths.argsort(descending=True, stable=True)
     counts: list[int] = []

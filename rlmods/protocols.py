@@ -1,4 +1,5 @@
-"""Protocols of the parts. They are structural: a plugin needs no base class and no import from this package.
+"""Protocols of the parts. They are structural: a plugin needs no base class and no import from this package. Types of tensors, such as
+`TokenFloats` for floats [N, T], are defined in `rlmods.types`.
 
 Any part may also be a `Controller`, which changes during training and is part of the checkpoint.
 """
@@ -8,10 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
-from rlmods.types import Credit, Prompt, Response, Scores, Surrogate, Totals
+from rlmods.types import Credit, Prompt, Response, RowFloats, RowInts, RowMask, Scalar, Scores, Surrogate, TokenFloats, TokenMask, Totals
 
 
 @runtime_checkable
@@ -41,9 +39,7 @@ class Advantage(Protocol):
     `normalize(advantages, mask)` the final advantages. The loop calls `estimate` on all sampled rows and `normalize` on those that an
     iteration trains on: after filters, over all ranks."""
 
-    def __call__(
-        self, rewards: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], group: Int[Tensor, " N"], values: Float[Tensor, "N T"] | None
-    ) -> Credit: ...
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None) -> Credit: ...
 
 
 @runtime_checkable
@@ -53,7 +49,7 @@ class Ratio(Protocol):
     tokens of a response need the same advantage. An attribute `temperature` declares the temperature of the log-probabilities, if it is not
     that of the rollout. `needs_old_logprobs = True` declares the further argument `old_logprobs` [N, T]: log pi_old of each token."""
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate: ...
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate: ...
 
 
 @runtime_checkable
@@ -67,14 +63,14 @@ class KL(Protocol):
     where: str
     """"loss": added to the loss. "reward": subtracted from the rewards."""
 
-    def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]: ...
+    def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats: ...
 
 
 @runtime_checkable
 class Aggregation(Protocol):
     """Reduces values per token to a scalar. Additive: for fixed totals, f(a ++ b) == f(a) + f(b)."""
 
-    def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]: ...
+    def __call__(self, x: TokenFloats, mask: TokenMask, totals: Totals) -> Scalar: ...
 
 
 @runtime_checkable
@@ -83,7 +79,7 @@ class Sampling(Protocol):
     is not selected in a group that is kept counts in the baseline but not in the loss. Class attributes: `needs_group = True`, it compares
     the responses to one prompt; `selects_rows = True`, it selects the best responses of a group and not whole groups."""
 
-    def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]: ...
+    def __call__(self, scores: RowFloats, group: RowInts) -> RowMask: ...
 
 
 @runtime_checkable

@@ -1,6 +1,6 @@
-"""Records, in the order of the data flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
+"""Types of tensors, and records in the order of the data flow: Prompt -> Response -> Scores -> Experience -> (Credit, Surrogate, Totals).
 
-Shapes: N responses, T token slots (prompt, response and right padding), G responses to each prompt.
+Shapes: N responses (G to each prompt), T token slots (prompt, response and right padding), P prompts with K candidate responses each.
 """
 
 from __future__ import annotations
@@ -14,6 +14,26 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import pad
+
+TokenFloats = Float[Tensor, "N T"]
+"""A number for each token slot of each response."""
+TokenInts = Int[Tensor, "N T"]
+TokenMask = Bool[Tensor, "N T"]
+RoutedExperts = Int[Tensor, "N T L k"]
+"""The k experts of each token at each of L routers."""
+RowFloats = Float[Tensor, " N"]
+"""A number for each response, a row of the batch."""
+RowInts = Int[Tensor, " N"]
+RowMask = Bool[Tensor, " N"]
+CandidateFloats = Float[Tensor, "P K"]
+"""A number for each candidate response to each prompt."""
+CandidateInts = Int[Tensor, "P K"]
+CandidateMask = Bool[Tensor, "P K"]
+PairFloats = Float[Tensor, "P K K"]
+"""A number for each ordered pair of candidates."""
+PairMask = Bool[Tensor, "P K K"]
+PromptFloats = Float[Tensor, " P"]
+Scalar = Float[Tensor, ""]
 
 Finish = Literal["stop", "length"]
 
@@ -154,42 +174,42 @@ class Rows:
 class Experience(Rows):
     """Scored responses as right-padded tensors, the input of optimizer steps. Column t of every [N, T] tensor belongs to token t."""
 
-    tokens: Int[Tensor, "N T"]
+    tokens: TokenInts
     """Prompt, response, then padding ids (never read)."""
-    mask: Bool[Tensor, "N T"]
+    mask: TokenMask
     """True on tokens with loss: the sampled ones, EOS included. Slots where it is False may hold any value."""
-    lengths: Int[Tensor, " N"]
+    lengths: RowInts
     """Number of prompt and response tokens; columns from there on are padding."""
-    rewards: Float[Tensor, "N T"]
+    rewards: TokenFloats
     """Reward of each token. An outcome reward is on the last sampled token."""
-    old_logprobs: Float[Tensor, "N T"]
+    old_logprobs: TokenFloats
     """log pi_old, computed by the trainer with the parameters that sampled the row; NaN if not computed yet."""
-    behavior_logprobs: Float[Tensor, "N T"]
+    behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`."""
-    advantages: Float[Tensor, "N T"]
+    advantages: TokenFloats
     """Advantage of each token."""
-    policy_version: Int[Tensor, " N"]
+    policy_version: RowInts
     """Iteration of the policy that sampled the row; older than the current one for buffered and replayed rows."""
-    group: Int[Tensor, " N"]
+    group: RowInts
     """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any order."""
-    ref_logprobs: Float[Tensor, "N T"] | None = None
+    ref_logprobs: TokenFloats | None = None
     """log pi_ref of the frozen reference; None without a reference."""
-    teacher_logprobs: Float[Tensor, "N T"] | None = None
+    teacher_logprobs: TokenFloats | None = None
     """Log-probabilities of the teacher, after its own prompt; None without a teacher."""
-    values: Float[Tensor, "N T"] | None = None
+    values: TokenFloats | None = None
     """V(s_t), computed at the token before t."""
-    returns: Float[Tensor, "N T"] | None = None
+    returns: TokenFloats | None = None
     """Regression target of the critic."""
-    steps: Bool[Tensor, "N T"] | None = None
+    steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
-    routed_experts: Int[Tensor, "N T L k"] | None = None
+    routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
-    def forward_tokens(self) -> Int[Tensor, " N"]:
+    def forward_tokens(self) -> RowInts:
         """Number of tokens in a forward of the row alone."""
         return self.lengths
 
@@ -235,20 +255,20 @@ class PreferenceBatch(Rows):
     """Prompt, response, then padding ids (never read)."""
     mask: Bool[Tensor, "P K T"]
     """True on the tokens of the response, EOS included."""
-    lengths: Int[Tensor, "P K"]
+    lengths: CandidateInts
     """Number of prompt and response tokens; 0 for the missing candidates of a prompt with fewer than K."""
-    rank: Int[Tensor, "P K"]
+    rank: CandidateInts
     """0 is the best response to the prompt; equal ranks are ties. For K = 1: 0 desirable, 1 undesirable."""
-    margin: Float[Tensor, " P"] | None = None
+    margin: PromptFloats | None = None
     """Margin by which the better response should win, in units of the score; None without margins."""
-    ref_logprobs: Float[Tensor, "P K"] | None = None
+    ref_logprobs: CandidateFloats | None = None
     """Log-probability of the whole response under the frozen reference; None without a reference."""
 
     def __len__(self) -> int:
         return len(self.tokens)
 
     @property
-    def present(self) -> Bool[Tensor, "P K"]:
+    def present(self) -> CandidateMask:
         """True for candidates that exist."""
         return self.lengths > 0
 
@@ -276,9 +296,9 @@ class PreferenceBatch(Rows):
 class Credit:
     """Output of an advantage estimator."""
 
-    advantages: Float[Tensor, "N T"]
+    advantages: TokenFloats
     """Advantage of each token; 0 where the mask is False."""
-    returns: Float[Tensor, "N T"] | None = None
+    returns: TokenFloats | None = None
     """Regression target of the critic; None from estimators without a critic."""
 
 
@@ -286,9 +306,9 @@ class Credit:
 class Surrogate:
     """Output of a `Ratio`."""
 
-    objective: Float[Tensor, "N T"]
+    objective: TokenFloats
     """Objective of each token, to be maximised."""
-    clipped: Bool[Tensor, "N T"]
+    clipped: TokenMask
     """True where clipping determined the objective and removed the gradient, before any averaging."""
 
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from rlmods.ops import broadcast_to_tokens, masked_sum
-from rlmods.types import Credit
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
@@ -24,11 +21,5 @@ class Accept:
 
     reads_correctness: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         return Credit(broadcast_to_tokens((masked_sum(rewards, mask) >= self.threshold).to(rewards.dtype), mask))

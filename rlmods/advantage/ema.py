@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import broadcast_to_tokens, masked_sum, sum_over_ranks
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass
@@ -29,13 +27,7 @@ class EMA:
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"decay": (0 <= self.decay < 1, "at least 0 and below 1")})
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         score = masked_sum(rewards, mask)
         total, count = sum_over_ranks(torch.stack([score.sum(), mask.any(1).sum().to(score.dtype)])).tolist()
         if count == 0:

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import whiten
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -38,23 +36,11 @@ class GAE:
         rules = {"gamma": (0 <= self.gamma <= 1, "between 0 and 1"), "lam": (0 <= self.lam <= 1, "between 0 and 1")}
         check_bounds(self, "advantage", rules)
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         credit = self.estimate(rewards, mask, group, values)
         return Credit(self.normalize(credit.advantages, mask), credit.returns)
 
-    def estimate(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def estimate(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("GAE needs values: add a critic, as in critic=separate")
@@ -68,6 +54,6 @@ class GAE:
             next_advantage = torch.where(mask[:, t], advantages[:, t], next_advantage)
         return Credit(advantages, advantages + values)
 
-    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or unchanged without `whiten`."""
         return whiten(advantages, mask) if self.whiten else advantages

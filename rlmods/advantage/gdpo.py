@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from rlmods.advantage.group_norm import GroupNorm
+from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.ops import broadcast_to_tokens, masked_mean, sum_over_ranks
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -39,10 +39,10 @@ class GDPO:
 
     def __call__(
         self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
         terms: Float[Tensor, "N K"] | None = None,
         weights: Float[Tensor, " K"] | None = None,
     ) -> Credit:
@@ -50,21 +50,21 @@ class GDPO:
 
     def estimate(
         self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
         terms: Float[Tensor, "N K"] | None = None,
         weights: Float[Tensor, " K"] | None = None,
     ) -> Credit:
         """Return S, before it is divided by the standard deviation of the batch."""
         if terms is None or weights is None:
             raise ValueError("GDPO needs terms and weights: the scores of the reward's terms")
-        scored, normalise = mask.any(1, keepdim=True), GroupNorm(self.eps, self.unbiased)
-        columns = [normalise(x, scored & ~x.isnan(), group).advantages for x in torch.split(terms, 1, dim=1)]
-        return Credit(broadcast_to_tokens((torch.cat(columns, 1) * weights).sum(1), mask))
+        scored = mask.any(1, keepdim=True)
+        columns = [normalize_by_group(x, scored & ~x.isnan(), group, self.eps, self.unbiased) for x in torch.split(terms, 1, dim=1)]
+        return Credit(broadcast_to_tokens((torch.stack(columns, 1) * weights).sum(1), mask))
 
-    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages divided by the standard deviation of S over the rows with a true slot, of all ranks."""
         total, scored = masked_mean(advantages, mask), mask.any(1)
         moments = sum_over_ranks(torch.stack([total.square().sum(), scored.sum().to(total.dtype)]))

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import rewards_to_go
-from rlmods.types import Credit
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
@@ -23,13 +21,7 @@ class Greedy:
     needs_greedy: ClassVar[bool] = True
     credit: ClassVar[str] = "reward_to_go"
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         if values is None:
             raise ValueError("Greedy needs values: the reward of the greedy response to each prompt")
         return Credit(rewards_to_go(rewards, mask) - torch.where(mask, values, 0.0))

@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -30,13 +27,13 @@ class GroupNorm:
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"eps": (self.eps > 0, "above 0")})
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
-        centred, count = center_by_group(rewards, mask, group)
-        variance = group_reduce(centred.square(), group, "sum") / (count - int(self.unbiased)).clamp(min=1)
-        return Credit(broadcast_to_tokens(centred / (variance.sqrt() + self.eps), mask))
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
+        return Credit(broadcast_to_tokens(normalize_by_group(rewards, mask, group, self.eps, self.unbiased), mask))
+
+
+def normalize_by_group(rewards: TokenFloats, mask: TokenMask, group: RowInts, eps: float, unbiased: bool) -> RowFloats:
+    """Return (R_i - mean(R)) / (std(R) + eps) over the group of row i, whose R_i is the sum of its rewards; exactly 0 in groups of equal
+    scores, and for a row without a true slot, which is left out of the moments."""
+    centred, count = center_by_group(rewards, mask, group)
+    variance = group_reduce(centred.square(), group, "sum") / (count - int(unbiased)).clamp(min=1)
+    return centred / (variance.sqrt() + eps)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import broadcast_to_tokens, constant_group, group_reduce, masked_sum
-from rlmods.types import Credit
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
@@ -24,13 +22,7 @@ class LengthWeighted:
 
     needs_group: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         score, scored = masked_sum(rewards, mask), mask.any(1)
         length = mask.sum(1).to(score.dtype)  # 0 for a response without a reward
         baseline = group_reduce(length * score, group, "sum") / group_reduce(length, group, "sum").clamp(min=1)

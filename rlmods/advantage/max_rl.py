@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import broadcast_to_tokens, center_by_group, group_reduce, masked_sum, sum_over_ranks
-from rlmods.types import Credit, UserError
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, UserError
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,7 @@ class MaxRL:
     needs_nonnegative: ClassVar[bool] = True
     normalizes_rewards: ClassVar[bool] = True
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         score = masked_sum(rewards, mask)
         num_negative = int(sum_over_ranks((score < 0).sum()))  # on all ranks, so that all of them stop
         if num_negative:

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from rlmods.ops import whiten
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -38,23 +37,11 @@ class NStep:
     def __post_init__(self) -> None:
         check_bounds(self, "advantage", {"n": (self.n >= 1, "at least 1"), "gamma": (0 <= self.gamma <= 1, "between 0 and 1")})
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         credit = self.estimate(rewards, mask, group, values)
         return Credit(self.normalize(credit.advantages, mask), credit.returns)
 
-    def estimate(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def estimate(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         """Return the advantages before they are normalised, and the returns."""
         if values is None:
             raise ValueError("NStep needs values: add a critic, as in critic=separate")
@@ -72,6 +59,6 @@ class NStep:
         returns = torch.where(mask, torch.zeros_like(returns).scatter(1, order, returns), 0.0)
         return Credit(returns - torch.where(mask, values, 0.0), returns)
 
-    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages with mean 0 and variance 1 over the true slots of all ranks, or unchanged without `whiten`."""
         return whiten(advantages, mask) if self.whiten else advantages

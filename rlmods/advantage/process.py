@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from rlmods.advantage.group_norm import GroupNorm
+from rlmods.advantage.group_norm import normalize_by_group
 from rlmods.ops import broadcast_to_tokens, rewards_to_go
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowFloats, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -56,25 +54,23 @@ class Process:
 
     def __call__(
         self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-        steps: Bool[Tensor, "N T"] | None = None,
-        outcomes: Float[Tensor, " N"] | None = None,
+        rewards: TokenFloats,
+        mask: TokenMask,
+        group: RowInts,
+        values: TokenFloats | None = None,
+        steps: TokenMask | None = None,
+        outcomes: RowFloats | None = None,
     ) -> Credit:
         if steps is None:
             raise ValueError("Process needs steps: a reward that scores each step of a response")
         step_ends = mask & steps
         # Each step is normalised as if it were a response of one token.
         scores, step_group = rewards[step_ends][:, None], group[:, None].expand_as(mask)[step_ends]
-        normalised = torch.zeros_like(rewards)
-        all_true = torch.ones_like(scores, dtype=torch.bool)
-        normalise = GroupNorm(self.eps, self.unbiased)
-        normalised[step_ends] = normalise(scores, all_true, step_group).advantages[:, 0]
+        normalised, all_true = torch.zeros_like(rewards), torch.ones_like(scores, dtype=torch.bool)
+        normalised[step_ends] = normalize_by_group(scores, all_true, step_group, self.eps, self.unbiased)
         advantages = rewards_to_go(normalised, mask, torch.where(step_ends, self.gamma, 1.0).to(rewards.dtype))
         if self.outcome_weight is not None and outcomes is not None:
             known = (mask.any(1) & ~outcomes.isnan())[:, None]
-            outcome = normalise(outcomes[:, None], known, group).advantages[:, 0]
+            outcome = normalize_by_group(outcomes[:, None], known, group, self.eps, self.unbiased)
             advantages = advantages + self.outcome_weight * broadcast_to_tokens(outcome, mask)
         return Credit(advantages)

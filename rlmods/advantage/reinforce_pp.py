@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
-
 from rlmods.ops import broadcast_to_tokens, center_by_group, masked_sum, rewards_to_go, whiten
-from rlmods.types import Credit, check_bounds
+from rlmods.types import Credit, RowInts, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -42,22 +39,10 @@ class ReinforcePP:
     def credit(self) -> str:
         return "reward_to_go" if self.gamma == 1 else "token"
 
-    def __call__(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def __call__(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         return Credit(self.normalize(self.estimate(rewards, mask, group, values).advantages, mask))
 
-    def estimate(
-        self,
-        rewards: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        group: Int[Tensor, " N"],
-        values: Float[Tensor, "N T"] | None = None,
-    ) -> Credit:
+    def estimate(self, rewards: TokenFloats, mask: TokenMask, group: RowInts, values: TokenFloats | None = None) -> Credit:
         """Return G_t - b."""
         advantages = rewards_to_go(rewards, mask, self.gamma)
         if self.needs_group:
@@ -66,6 +51,6 @@ class ReinforcePP:
             advantages = advantages - broadcast_to_tokens(masked_sum(rewards, mask), mask) + broadcast_to_tokens(centred, mask)
         return Credit(advantages)
 
-    def normalize(self, advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def normalize(self, advantages: TokenFloats, mask: TokenMask) -> TokenFloats:
         """Return the advantages with mean 0 and variance 1 over the true slots of all ranks."""
         return whiten(advantages, mask)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from rlmods.ops import masked_sum
-from rlmods.types import Totals, check_bounds
+from rlmods.types import Scalar, TokenFloats, TokenMask, Totals, check_bounds
 
 
 @dataclass(frozen=True)
@@ -24,5 +21,5 @@ class FixedLength:
     def __post_init__(self) -> None:
         check_bounds(self, "aggregation", {"length": (self.length >= 1, "at least 1")})
 
-    def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
+    def __call__(self, x: TokenFloats, mask: TokenMask, totals: Totals) -> Scalar:
         return masked_sum(x, mask).sum() / (totals.sequences * self.length)

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from rlmods.ops import masked_mean
-from rlmods.types import Totals
+from rlmods.types import Scalar, TokenFloats, TokenMask, Totals
 
 
 @dataclass(frozen=True)
@@ -17,5 +14,5 @@ class SequenceMean:
 
     Every response has the same weight, so a token of a long response has less."""
 
-    def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
+    def __call__(self, x: TokenFloats, mask: TokenMask, totals: Totals) -> Scalar:
         return masked_mean(x, mask).sum() / totals.sequences

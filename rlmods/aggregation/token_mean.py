@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float
-from torch import Tensor
-
 from rlmods.ops import masked_sum
-from rlmods.types import Totals
+from rlmods.types import Scalar, TokenFloats, TokenMask, Totals
 
 
 @dataclass(frozen=True)
@@ -17,5 +14,5 @@ class TokenMean:
 
     Every token has the same weight, so a long response has more than a short one."""
 
-    def __call__(self, x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], totals: Totals) -> Float[Tensor, ""]:
+    def __call__(self, x: TokenFloats, mask: TokenMask, totals: Totals) -> Scalar:
         return masked_sum(x, mask).sum() / totals.tokens

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -14,13 +13,13 @@ from torch import Tensor, nn
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.critic.loss import clip_range, value_loss
-from rlmods.ops import differs_by_token, rewards_to_go
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
 from rlmods.rollout.order import generate
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate, nan_for_none, reward_terms
+from rlmods.training.collate import collate
+from rlmods.training.credit import CreditAssignment
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import (
     PTX,
@@ -126,6 +125,7 @@ class PolicyGradient(Learner):
         """
         super().__init__(**learner)
         self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
+        self.credit = CreditAssignment(advantage)
         self.critic_config, self.critic = critic, critic(self.policy)
         self.full_kl = bool(getattr(kl, "needs_distributions", False))
         if getattr(kl, "needs_reference", True):
@@ -217,7 +217,7 @@ class PolicyGradient(Learner):
         for extension in self.extensions:
             extension.on_scores(responses, scores)
         batch = self.collate(prompts, responses, scores)
-        if getattr(self.advantage, "needs_greedy", False):
+        if self.credit.needs_greedy:
             batch = self.add_greedy_baseline(batch, prompts)
         with self.timer("score"):
             batch = self.estimate_advantages(batch, scores)
@@ -234,12 +234,7 @@ class PolicyGradient(Learner):
         self.total_batches += 1
         if self.reward_scale is not None:
             self.reward_scale.update(scores.values, self.ranks)
-        if getattr(self.advantage, "reads_correctness", False):
-            rewards = replace(scores, values=[None if math.isnan(x) else x for x in correctness(scores).tolist()], tokens=None)
-        else:
-            rewards = replace(scores, values=self.scale(scores.values))
-        if getattr(self.advantage, "needs_outcomes", False) and scores.step_tokens is not None:
-            rewards = replace(rewards, tokens=scores.step_tokens)
+        rewards = self.credit.rewards(scores, self.scale(scores.values))
         batch = collate(responses, rewards, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
         if self.policy.is_mixture:
             batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
@@ -272,24 +267,16 @@ class PolicyGradient(Learner):
         """Add values, reference log-probabilities and advantages, which `normalize_advantages` completes for the rows trained on."""
         kl_in_reward = self.reference is not None and self.kl.where == "reward"
         if self.critic is not None or kl_in_reward:
-            output = self.scorer.score(batch, self.policy, critic=True)
-            values = batch.values if self.critic is None else output.values
-            batch = replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
+            batch = self.scorer.add_values(batch)
         if self.reference is not None:
             if not self.full_kl:
                 batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
             self.meter.mean("train/kl_coefficient", self.kl.coefficient)
         penalty = self.kl_penalty(batch) if kl_in_reward else torch.zeros_like(batch.rewards)
-        kl_after = getattr(self.advantage, "normalizes_rewards", False)
-        if not kl_after:
-            batch = replace(batch, rewards=batch.rewards - penalty)
-        inputs = (batch.rewards, batch.mask, batch.group, batch.values)
-        estimate: Any = getattr(self.advantage, "estimate", self.advantage)
-        credit = estimate(*inputs, **self.advantage_options(batch, scores))
-        if credit.returns is not None and batch.values is not None:
-            log_critic(self.meter, credit.returns, batch.values, batch.mask, self.ranks)
-        advantages = credit.advantages - rewards_to_go(penalty, batch.mask) if kl_after else credit.advantages
-        return replace(batch, advantages=advantages, returns=credit.returns)
+        batch = self.credit.estimate(batch, scores, penalty)
+        if batch.returns is not None and batch.values is not None:
+            log_critic(self.meter, batch.returns, batch.values, batch.mask, self.ranks)
+        return batch
 
     def kl_penalty(self, batch: Experience) -> Tensor:
         """Return beta * KL from the reference per token, 0 in masked slots."""
@@ -300,34 +287,7 @@ class PolicyGradient(Learner):
 
     def normalize_advantages(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows of an iteration, on all ranks, if the estimator does so."""
-        normalize = getattr(self.advantage, "normalize", None)
-        return batch if normalize is None else replace(batch, advantages=normalize(batch.advantages, batch.mask))
-
-    def check_credit(self, batch: Experience) -> None:
-        """Check that a ratio with one value per response gets one advantage per response.
-
-        Raises:
-            UserError: the advantages of a response differ by token.
-        """
-        if getattr(self.ratio, "level", "token") != "sequence":
-            return
-        if self.ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
-            ratio, advantage = type(self.ratio).__name__, type(self.advantage).__name__
-            problem = f"{ratio} has one ratio per response and would average the advantages of {advantage}, which differ by token"
-            raise UserError(f"{problem}: type ratio=sequence_token")
-
-    def advantage_options(self, batch: Experience, scores: Scores) -> dict[str, Tensor]:
-        """Return the further arguments that the advantage estimator declares (`rlmods.protocols.Advantage`)."""
-        options: dict[str, Tensor] = {}
-        if getattr(self.advantage, "needs_steps", False):
-            if batch.steps is None:
-                raise UserError("this advantage needs a reward for each step, but the reward returns one per response: type reward=process")
-            options["steps"] = batch.steps
-        if getattr(self.advantage, "needs_outcomes", False):
-            options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
-        if getattr(self.advantage, "needs_terms", False):
-            options["terms"], options["weights"] = reward_terms(scores)
-        return {name: x.to(self.device) for name, x in options.items()}
+        return self.credit.normalize(batch)
 
     def filter(self, batch: Experience, responses: Sequence[Response], scores: Scores) -> tuple[Experience, Tensor, Tensor]:
         """Apply the overlong filter and `sampling`.
@@ -353,7 +313,7 @@ class PolicyGradient(Learner):
     def update(self, fresh: Experience) -> None:
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
         batch = fresh = self.normalize_advantages(fresh)
-        self.check_credit(fresh)
+        self.credit.check(fresh, self.ratio, self.ranks)
         for extension in self.extensions:
             batch = extension.before_update(batch)
         if self.critic is not None and batch.returns is not None:

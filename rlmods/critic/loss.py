@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import masked_sum, sum_over_ranks
+from rlmods.types import TokenFloats, TokenMask
 
 
 def value_loss(
-    values: Float[Tensor, "N T"],
-    old_values: Float[Tensor, "N T"],
-    returns: Float[Tensor, "N T"],
-    mask: Bool[Tensor, "N T"],
-    clip: float | None = 0.2,
-) -> tuple[Float[Tensor, "N T"], Bool[Tensor, "N T"]]:
+    values: TokenFloats, old_values: TokenFloats, returns: TokenFloats, mask: TokenMask, clip: float | None = 0.2
+) -> tuple[TokenFloats, TokenMask]:
     """Return 0.5 max((V - R)^2, (clip(V, V_old - clip, V_old + clip) - R)^2) per token, and a mask of the tokens with the clipped term.
 
     V_old is the critic's value when the response was collected. With `clip` None the loss is the plain square. Masked positions get 0,
@@ -28,7 +23,7 @@ def value_loss(
     return 0.5 * torch.maximum(unclipped, clipped), clipped > unclipped
 
 
-def clip_range(returns: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], clip: float | None) -> float | None:
+def clip_range(returns: TokenFloats, mask: TokenMask, clip: float | None) -> float | None:
     """Return `clip` times the standard deviation of the returns over the true slots of all ranks: the value clip in units of the reward.
 
     None, no clipping, if `clip` is None or all returns are equal."""

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
 from rlmods.kl.penalty import Penalty
-from rlmods.types import check_bounds
+from rlmods.types import TokenFloats, check_bounds
 
 
 @dataclass
@@ -30,7 +27,7 @@ class _Controlled:
     def __post_init__(self) -> None:
         Penalty(self.estimator, self.coefficient, self.where)
 
-    def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         return Penalty(self.estimator, self.coefficient, self.where)(logprobs, ref_logprobs)
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
+
+from rlmods.types import TokenFloats
 
 
 @dataclass(frozen=True)
@@ -18,5 +18,5 @@ class NoKL:
     where: ClassVar[str] = "loss"
     needs_reference: ClassVar[bool] = False
 
-    def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         return torch.zeros_like(logprobs)

@@ -6,10 +6,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import ClassVar, Literal
 
-from jaxtyping import Float
-from torch import Tensor
-
-from rlmods.types import check_bounds
+from rlmods.types import TokenFloats, check_bounds
 
 
 @dataclass(frozen=True)
@@ -44,7 +41,7 @@ class Penalty:
         if self.where == "reward" and self.gradient == "exact":
             raise ValueError("kl.gradient=exact: must be value with kl.where=reward, which has no gradient")
 
-    def __call__(self, logprobs: Float[Tensor, "N T"], ref_logprobs: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats:
         d = logprobs - ref_logprobs
         k2 = d.square() / 2
         value = {"k1": d, "k2": k2, "k3": (-d).exp() - 1 + d}[self.estimator]

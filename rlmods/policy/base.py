@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
@@ -20,7 +20,7 @@ from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.output_layer import float32_linear, float32_output
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
-from rlmods.types import UserError
+from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
 
 LOGITS_PER_CHUNK = 2**26
 """Maximum number of logits in memory: 256 MiB of float32. More tokens are scored in chunks, which backward recomputes."""
@@ -29,19 +29,19 @@ LOGITS_PER_CHUNK = 2**26
 class PolicyOutput(NamedTuple):
     """Output of one forward at the masked tokens; 0 where the mask is False."""
 
-    logprobs: Float[Tensor, "N T"]
+    logprobs: TokenFloats
     """Natural log-probability, float32."""
-    entropy: Float[Tensor, "N T"]
+    entropy: TokenFloats
     """Entropy of the distribution at each token, nats. Carries a gradient only with `entropy=True`."""
-    values: Float[Tensor, "N T"] | None = None
+    values: TokenFloats | None = None
     """V(s_t) of a value head on this trunk: computed from the hidden state of token t - 1."""
-    routed_experts: Int[Tensor, "N T L k"] | None = None
+    routed_experts: RoutedExperts | None = None
     """Each router's own choice of experts, int16, at every token, also where other experts were replayed; None for a dense model."""
     router_logits: tuple[Tensor, ...] | None = None
     """[N * T, E] of each of the L routers; None unless requested."""
     states: Float[Tensor, "n H"] | None = None
     """Last hidden state before each of the n masked tokens, row by row; None unless requested."""
-    divergence: Float[Tensor, "N T"] | None = None
+    divergence: TokenFloats | None = None
     """Divergence from `other` over the whole vocabulary, float32; None without `other`."""
 
 
@@ -97,14 +97,14 @@ class Policy(TokenizerMixin, nn.Module):
 
     def forward(
         self,
-        tokens: Int[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
+        tokens: TokenInts,
+        mask: TokenMask,
         *,
         temperature: float = 1.0,
         entropy: bool = False,
         value_head: nn.Module | None = None,
-        positions: Int[Tensor, "N T"] | None = None,
-        routed_experts: Int[Tensor, "N T L k"] | None = None,
+        positions: TokenInts | None = None,
+        routed_experts: RoutedExperts | None = None,
         router_logits: bool = False,
         states: bool = False,
         other: Other | None = None,
@@ -196,7 +196,7 @@ class Policy(TokenizerMixin, nn.Module):
             logits = cap * torch.tanh(logits / cap)
         return logits
 
-    def next_logits(self, ids: Int[Tensor, "N T"], **context: Any) -> Float[Tensor, "N V"]:
+    def next_logits(self, ids: TokenInts, **context: Any) -> Float[Tensor, "N V"]:
         """Return the logits after the last column. `context`: attention mask, position ids and cache, passed on to transformers."""
         return self.head(self.model.base_model(input_ids=ids, **context).last_hidden_state[:, -1])
 

@@ -13,6 +13,8 @@ from jaxtyping import Int
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from rlmods.types import RoutedExperts, TokenInts
+
 
 class RouterTrace:
     """Inputs and outputs of the routers in one forward, by layer. The first record of a layer is kept, so that layers recomputed
@@ -28,7 +30,7 @@ class RouterTrace:
         self.logits: dict[int, Tensor] | None = {} if logits else None
         """[tokens, E]."""
 
-    def stack_live(self, tokens: Int[Tensor, "N T"]) -> Int[Tensor, "N T L k"]:
+    def stack_live(self, tokens: TokenInts) -> RoutedExperts:
         """Return the live choices of all layers, int16."""
         layers = torch.stack([self.live[layer] for layer in sorted(self.live)], 1)
         return layers.to(torch.int16).view(*tokens.shape, len(self.live), -1)
@@ -58,7 +60,7 @@ class Routers:
     def __bool__(self) -> bool:
         return bool(self.modules)
 
-    def unrecorded_experts(self, tokens: Int[Tensor, "N T"]) -> Int[Tensor, "N T L k"] | None:
+    def unrecorded_experts(self, tokens: TokenInts) -> RoutedExperts | None:
         """Return -1 (not recorded) for every token, layer and choice; None for a dense model."""
         shape = (*tokens.shape, len(self.modules), self.num_chosen)
         return torch.full(shape, -1, dtype=torch.int16, device=tokens.device) if self.modules else None
@@ -69,7 +71,7 @@ class Routers:
             yield from module.parameters()
 
     @contextmanager
-    def trace(self, routed_experts: Int[Tensor, "N T L k"] | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
+    def trace(self, routed_experts: RoutedExperts | None = None, *, logits: bool = False) -> Iterator[RouterTrace]:
         """Record the routers' own choices inside the block, and replay `routed_experts` other than -1. `logits`: also record logits."""
         trace = RouterTrace(None if routed_experts is None else routed_experts.flatten(0, 1).long(), logits)
         with RouterReplay(self, trace):

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
@@ -19,12 +18,12 @@ from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.text import TokenizerMixin, eos_ids
-from rlmods.types import UserError
+from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 
 
-def weighted_sum(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, " N"]:
+def weighted_sum(x: TokenFloats, mask: TokenMask) -> RowFloats:
     """Return sum_t w_t x_t over each row's true slots, with weights w_t = t / (1 + ... + n) that grow with the position t = 1 ... n and sum
     to 1: later tokens have seen more of the response (position-weighted mean of SGPT, arXiv:2202.08904, equation 2)."""
     position = mask.cumsum(1).to(x.dtype)
@@ -69,7 +68,7 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
     return str(folder), dict(config.get("rlmods") or {})
 
 
-def pool(x: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"], how: str) -> Float[Tensor, " N"]:
+def pool(x: TokenFloats, mask: TokenMask, how: str) -> RowFloats:
     """Reduce the masked tokens of each row to one number, by one of `POOLINGS`."""
     return POOLINGS[how](x, mask)
 
@@ -116,7 +115,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
         metadata: dict[str, Any] = self.model.config.rlmods
         return metadata
 
-    def forward(self, tokens: Int[Tensor, "N T"], attention: Bool[Tensor, "N T"] | None = None) -> Float[Tensor, "N T"]:
+    def forward(self, tokens: TokenInts, attention: TokenMask | None = None) -> TokenFloats:
         """Return `head(hidden)` at every token, float32. Without `attention`, rows must be right-padded, which does not affect a causal
         model; with it (True on tokens, False on padding), padding may be on either side."""
         positions = None if attention is None else (attention.long().cumsum(1) - 1).clamp(min=0)
@@ -140,7 +139,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
             self.metadata["offset"] = 0.0
 
     @torch.no_grad()
-    def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> Float[Tensor, "N T"]:
+    def grade(self, rows: Sequence[tuple[Sequence[int], Sequence[int]]], token_budget: int = 8192) -> TokenFloats:
         """Return the scores at the response tokens of each (prompt ids, response ids), right-padded with NaN to the longest response.
 
         Raises:

@@ -5,12 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
-
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
 
 
 @dataclass(frozen=True)
@@ -28,18 +25,12 @@ class IPO:
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
-    def reward(
-        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
-    ) -> Float[Tensor, "P K"]:
+    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
         """Implicit reward beta h."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
-        self,
-        logprobs: Float[Tensor, "P K"],
-        ref_logprobs: Float[Tensor, "P K"] | None,
-        num_tokens: Int[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-    ) -> Float[Tensor, " P"]:
+        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+    ) -> PromptFloats:
         gap = pairwise_differences(log_ratio(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         return pair_mean((gap - 1 / (2 * self.beta)).square(), is_better(rank, num_tokens > 0))

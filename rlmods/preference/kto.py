@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 
 from rlmods.ops import masked_mean
 from rlmods.preference.terms import log_ratio
-from rlmods.types import check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, Scalar, check_bounds
 
 
 @dataclass(frozen=True)
@@ -38,20 +36,13 @@ class KTO:
         values = {"beta": self.beta, "desirable_weight": self.desirable_weight, "undesirable_weight": self.undesirable_weight}
         check_bounds(self, "preference", {name: (value > 0, "above 0") for name, value in values.items()})
 
-    def reward(
-        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
-    ) -> Float[Tensor, "P K"]:
+    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
         """Implicit reward r."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
-        self,
-        logprobs: Float[Tensor, "P K"],
-        ref_logprobs: Float[Tensor, "P K"] | None,
-        num_tokens: Int[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-        kl: Float[Tensor, ""],
-    ) -> Float[Tensor, " P"]:
+        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts, kl: Scalar
+    ) -> PromptFloats:
         gain = self.reward(logprobs, ref_logprobs, num_tokens) - self.beta * kl.detach()
         # 1 - sigmoid(x) = sigmoid(-x)
         desirable, undesirable = self.desirable_weight * torch.sigmoid(-gain), self.undesirable_weight * torch.sigmoid(gain)

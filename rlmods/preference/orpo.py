@@ -6,13 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import per_token, sft_loss
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
 
 MAX_MEAN_LOGPROB = -1e-6
 """Upper bound of the mean log-probability that odds are computed from: at 0 they are infinite."""
@@ -34,25 +32,19 @@ class ORPO:
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0")})
 
-    def reward(
-        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
-    ) -> Float[Tensor, "P K"]:
+    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
         """Log-odds, scaled by beta."""
         return self.beta * log_odds(logprobs, num_tokens)
 
     def __call__(
-        self,
-        logprobs: Float[Tensor, "P K"],
-        ref_logprobs: Float[Tensor, "P K"] | None,
-        num_tokens: Int[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-    ) -> Float[Tensor, " P"]:
+        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+    ) -> PromptFloats:
         gap = pairwise_differences(log_odds(logprobs, num_tokens), num_tokens > 0)
         preference = pair_mean(-logsigmoid(gap), is_better(rank, num_tokens > 0))
         return sft_loss(logprobs, num_tokens, rank) + self.beta * preference
 
 
-def log_odds(logprobs: Float[Tensor, "P K"], num_tokens: Int[Tensor, "P K"]) -> Float[Tensor, "P K"]:
+def log_odds(logprobs: CandidateFloats, num_tokens: CandidateInts) -> CandidateFloats:
     """Log-odds log(p / (1 - p)), with log p = log pi(y | x) / |y|."""
     mean = per_token(logprobs, num_tokens).clamp(max=MAX_MEAN_LOGPROB)
     return mean - torch.log(-torch.expm1(mean))

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import log_ratio
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
 
 
 @dataclass(frozen=True)
@@ -37,19 +35,13 @@ class Sigmoid:
         }
         check_bounds(self, "preference", rules)
 
-    def reward(
-        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
-    ) -> Float[Tensor, "P K"]:
+    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
         """Implicit reward r."""
         return self.beta * log_ratio(logprobs, ref_logprobs, num_tokens)
 
     def __call__(
-        self,
-        logprobs: Float[Tensor, "P K"],
-        ref_logprobs: Float[Tensor, "P K"] | None,
-        num_tokens: Int[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-    ) -> Float[Tensor, " P"]:
+        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+    ) -> PromptFloats:
         gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         loss = -(1 - self.label_smoothing) * logsigmoid(gap) - self.label_smoothing * logsigmoid(-gap)
         return pair_mean(loss, is_better(rank, num_tokens > 0))

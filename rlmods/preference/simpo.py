@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from jaxtyping import Float, Int
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlmods.preference.terms import per_token
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import check_bounds
+from rlmods.types import CandidateFloats, CandidateInts, PromptFloats, check_bounds
 
 
 @dataclass(frozen=True)
@@ -31,18 +29,12 @@ class SimPO:
     def __post_init__(self) -> None:
         check_bounds(self, "preference", {"beta": (self.beta > 0, "above 0"), "gamma": (self.gamma >= 0, "at least 0")})
 
-    def reward(
-        self, logprobs: Float[Tensor, "P K"], ref_logprobs: Float[Tensor, "P K"] | None, num_tokens: Int[Tensor, "P K"]
-    ) -> Float[Tensor, "P K"]:
+    def reward(self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts) -> CandidateFloats:
         """Implicit reward r."""
         return self.beta * per_token(logprobs, num_tokens)
 
     def __call__(
-        self,
-        logprobs: Float[Tensor, "P K"],
-        ref_logprobs: Float[Tensor, "P K"] | None,
-        num_tokens: Int[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-    ) -> Float[Tensor, " P"]:
+        self, logprobs: CandidateFloats, ref_logprobs: CandidateFloats | None, num_tokens: CandidateInts, rank: CandidateInts
+    ) -> PromptFloats:
         gap = pairwise_differences(self.reward(logprobs, ref_logprobs, num_tokens), num_tokens > 0)
         return pair_mean(-logsigmoid(gap - self.gamma), is_better(rank, num_tokens > 0))

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from rlmods.ranking.pairs import is_better, pair_mean, pairwise_differences
-from rlmods.types import UserError
+from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PromptFloats, UserError
 
 
 @dataclass(frozen=True)
@@ -22,13 +20,7 @@ class BradleyTerry:
     margin: bool = False
     """Subtract the data's margin from the gap, so that clear preferences need a larger one (Llama 2, arXiv:2307.09288, equation 2)."""
 
-    def __call__(
-        self,
-        scores: Float[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-        present: Bool[Tensor, "P K"],
-        margin: Float[Tensor, " P"] | None,
-    ) -> Float[Tensor, " P"]:
+    def __call__(self, scores: CandidateFloats, rank: CandidateInts, present: CandidateMask, margin: PromptFloats | None) -> PromptFloats:
         """Loss of each prompt.
 
         Raises:

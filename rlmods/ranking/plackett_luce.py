@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import masked_sum
 from rlmods.ranking.pairs import is_better
+from rlmods.types import CandidateFloats, CandidateInts, CandidateMask, PromptFloats
 
 
 @dataclass(frozen=True)
@@ -19,13 +18,7 @@ class PlackettLuce:
     Plackett 1975, "The Analysis of Permutations", and Luce 1959; equation 18 in DPO's appendix A.3 (arXiv:2305.18290). Two candidates give
     Bradley-Terry. Ties contribute nothing: a tied candidate is compared only with the candidates ranked below it."""
 
-    def __call__(
-        self,
-        scores: Float[Tensor, "P K"],
-        rank: Int[Tensor, "P K"],
-        present: Bool[Tensor, "P K"],
-        margin: Float[Tensor, " P"] | None,
-    ) -> Float[Tensor, " P"]:
+    def __call__(self, scores: CandidateFloats, rank: CandidateInts, present: CandidateMask, margin: PromptFloats | None) -> PromptFloats:
         scores = torch.where(present, scores, 0.0)
         choices = is_better(rank, present) | torch.eye(rank.shape[1], dtype=torch.bool, device=rank.device)
         loss = torch.where(choices, scores[:, None, :], -torch.inf).logsumexp(2) - scores

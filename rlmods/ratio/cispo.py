@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import importance_ratio
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class CISPO:
         bounds = {"low": self.low, "high": self.high}
         check_bounds(self, "ratio", {name: (bound is None or bound >= 0, "at least 0 or null") for name, bound in bounds.items()})
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         ratio, advantages = importance_ratio(log_ratio, mask).detach(), torch.where(mask, advantages, 0.0)
         lower, upper = 0.0 if self.low is None else 1 - self.low, torch.inf if self.high is None else 1 + self.high
         weight = ratio.clamp(lower, upper)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import importance_ratio, masked_mean
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 Level = Literal["token", "sequence", "sequence_token"]
 
@@ -40,7 +38,7 @@ class Clipped:
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         ratio, advantages = self.ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
         unclipped, clipped = ratio * advantages, ratio.clamp(1 - self.low, 1 + self.high) * advantages
         objective, is_clipped = torch.minimum(unclipped, clipped), clipped < unclipped
@@ -49,7 +47,7 @@ class Clipped:
             objective, is_clipped = torch.where(is_bounded, self.dual * advantages, objective), is_clipped | is_bounded
         return Surrogate(objective, is_clipped)
 
-    def ratio(self, log_ratio: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def ratio(self, log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
         """r at `level`; 1 in masked slots."""
         if self.level == "token":
             return importance_ratio(log_ratio, mask)

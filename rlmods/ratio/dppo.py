@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import importance_ratio
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 MAX_LOGPROB = -1e-7
 """Upper bound of the log-probabilities from which the KL divergence is computed: log(1 - p) is -inf at p = 1."""
@@ -46,13 +44,7 @@ class DPPO:
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(
-        self,
-        log_ratio: Float[Tensor, "N T"],
-        advantages: Float[Tensor, "N T"],
-        mask: Bool[Tensor, "N T"],
-        old_logprobs: Float[Tensor, "N T"],
-    ) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask, old_logprobs: TokenFloats) -> Surrogate:
         advantages, d = torch.where(mask, advantages, 0.0), torch.where(mask, log_ratio.detach(), 0.0)
         divergence = self.distance(torch.where(mask, old_logprobs, 0.0), d)
         moved_up, moved_down = (divergence > self.high) & (d > 0), (divergence > self.low) & (d < 0)
@@ -60,7 +52,7 @@ class DPPO:
         kept = mask & ~stopped
         return Surrogate(importance_ratio(log_ratio, kept) * torch.where(kept, advantages, 0.0), stopped)
 
-    def distance(self, old: Float[Tensor, "N T"], d: Float[Tensor, "N T"]) -> Float[Tensor, "N T"]:
+    def distance(self, old: TokenFloats, d: TokenFloats) -> TokenFloats:
         """Return the divergence from the log-probabilities `old` at the log-ratio `d`."""
         new = (old + d).clamp(max=0.0)  # rounding must not make a probability exceed 1
         if self.divergence == "tv":

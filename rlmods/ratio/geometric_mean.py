@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import importance_ratio, masked_mean
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class GeometricMean:
     def __post_init__(self) -> None:
         check_bounds(self, "ratio", {"low": (self.low >= 0, "at least 0"), "high": (self.high >= 0, "at least 0")})
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
         clipped = torch.where(advantages > 0, d.clamp(max=self.high), torch.where(advantages < 0, d.clamp(min=-self.low), d))
         ratio = importance_ratio(masked_mean(clipped, mask)[:, None].expand_as(d), mask)

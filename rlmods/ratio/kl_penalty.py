@@ -8,11 +8,9 @@ from math import isfinite
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import MAX_EXPONENT
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass
@@ -42,7 +40,7 @@ class KLPenalty:
         }
         check_bounds(self, "ratio", rules)
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         d = torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT)
         objective = d.exp() * torch.where(mask, advantages, 0.0) - self.coefficient * (d.exp() - 1 - d)
         return Surrogate(objective, torch.zeros_like(mask))

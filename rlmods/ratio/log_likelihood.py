@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from rlmods.types import Surrogate
+from rlmods.types import Surrogate, TokenFloats, TokenMask
 
 
 @dataclass(frozen=True)
@@ -22,5 +20,5 @@ class LogLikelihood:
     level: ClassVar = "none"
     temperature: ClassVar[float] = 1.0
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         return Surrogate(torch.where(mask, log_ratio, 0.0) * torch.where(mask, advantages, 0.0), torch.zeros_like(mask))

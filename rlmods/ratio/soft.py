@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
 from rlmods.ops import importance_ratio
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Soft:
         taus = {"positive_temperature": self.positive_temperature, "negative_temperature": self.negative_temperature}
         check_bounds(self, "ratio", {name: (tau > 0, "above 0") for name, tau in taus.items()})
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         ratio, advantages = importance_ratio(log_ratio, mask), torch.where(mask, advantages, 0.0)
         tau = torch.where(advantages > 0, self.positive_temperature, self.negative_temperature).to(ratio.dtype)
         return Surrogate(torch.sigmoid(tau * (ratio - 1)) * 4 / tau * advantages, torch.zeros_like(mask))

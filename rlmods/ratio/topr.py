@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
-from torch import Tensor
 
-from rlmods.types import Surrogate, check_bounds
+from rlmods.types import Surrogate, TokenFloats, TokenMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -28,7 +26,7 @@ class TOPR:
     def __post_init__(self) -> None:
         check_bounds(self, "ratio", {"level": (self.level in ("sequence_token", "token"), "sequence_token or token")})
 
-    def __call__(self, log_ratio: Float[Tensor, "N T"], advantages: Float[Tensor, "N T"], mask: Bool[Tensor, "N T"]) -> Surrogate:
+    def __call__(self, log_ratio: TokenFloats, advantages: TokenFloats, mask: TokenMask) -> Surrogate:
         d, advantages = torch.where(mask, log_ratio, 0.0), torch.where(mask, advantages, 0.0)
         distance = (d.sum(1, keepdim=True).expand_as(d) if self.level == "sequence_token" else d).detach()
         weight = torch.where(advantages > 0, 1.0, distance.clamp(max=0.0).exp())

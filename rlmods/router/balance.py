@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor
 
+from rlmods.types import RoutedExperts, Scalar, TokenMask
 
-def count_experts(routed_experts: Int[Tensor, "N T L k"], mask: Bool[Tensor, "N T"], num_experts: int) -> Float[Tensor, "L E"]:
+
+def count_experts(routed_experts: RoutedExperts, mask: TokenMask, num_experts: int) -> Float[Tensor, "L E"]:
     """Count how often each expert of each layer was chosen at the masked tokens; choices of -1 do not count."""
     experts = routed_experts[mask].long()
     layer = torch.arange(routed_experts.shape[2], device=routed_experts.device)[:, None].expand_as(experts)
@@ -19,7 +21,7 @@ def count_experts(routed_experts: Int[Tensor, "N T L k"], mask: Bool[Tensor, "N 
 
 def balance_loss(
     logits: Sequence[Float[Tensor, "S E"]], mask: Bool[Tensor, " S"], fractions: Float[Tensor, " E"], num_tokens: Tensor | float
-) -> Float[Tensor, ""]:
+) -> Scalar:
     """Return `E sum_e f_e P_e`: f_e is the fraction of tokens routed to expert e (k experts per token), P_e its mean probability, both over
     all tokens of an optimizer step and all layers. It is k for a uniform load; only P has a gradient.
 

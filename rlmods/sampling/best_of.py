@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
-from rlmods.types import check_bounds
+from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class BestOf:
     def __post_init__(self) -> None:
         check_bounds(self, "sampling", {"k": (self.k >= 1, "at least 1")})
 
-    def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    def __call__(self, scores: RowFloats, group: RowInts) -> RowMask:
         row = torch.arange(len(scores), device=scores.device)
         better = (scores > scores[:, None]) | ((scores == scores[:, None]) & (row < row[:, None]))
         rank = (better & (group == group[:, None])).sum(1)

@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
 
 from rlmods.ops import constant_group, group_reduce
-from rlmods.types import check_bounds
+from rlmods.types import RowFloats, RowInts, RowMask, check_bounds
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class Dynamic:
         ordered = self.low is None or self.high is None or self.low <= self.high
         check_bounds(self, "sampling", {"low": (ordered, f"at most sampling.high={self.high}")})
 
-    def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    def __call__(self, scores: RowFloats, group: RowInts) -> RowMask:
         scored = ~scores.isnan()
         total = group_reduce(torch.where(scored, scores, 0.0), group, "sum")
         mean = total / group_reduce(scored.to(scores.dtype), group, "sum").clamp(min=1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
-from torch import Tensor
+
+from rlmods.types import RowFloats, RowInts, RowMask
 
 
 @dataclass(frozen=True)
 class Fixed:
     """Keep every response: the number of prompts per iteration is fixed."""
 
-    def __call__(self, scores: Float[Tensor, " N"], group: Int[Tensor, " N"]) -> Bool[Tensor, " N"]:
+    def __call__(self, scores: RowFloats, group: RowInts) -> RowMask:
         return torch.ones_like(scores, dtype=torch.bool)

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from rlmods.types import Experience
+from rlmods.types import Experience, RowInts
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class DistillBatch:
         return len(self.student)
 
     @property
-    def forward_tokens(self) -> Int[Tensor, " N"]:
+    def forward_tokens(self) -> RowInts:
         """Number of tokens in a forward of the longer of the two rows."""
         return torch.maximum(self.student.lengths, self.teacher.lengths)
 

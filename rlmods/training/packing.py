@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from jaxtyping import Int
 from torch import Tensor
 
 from rlmods.policy.base import Policy, PolicyOutput
-from rlmods.types import UserError
+from rlmods.types import RowInts, UserError
 
 
-def packed(policy: Policy, lengths: Int[Tensor, " N"], pack_length: int) -> Callable[[Tensor, Tensor], PolicyOutput]:
+def packed(policy: Policy, lengths: RowInts, pack_length: int) -> Callable[[Tensor, Tensor], PolicyOutput]:
     """Return the policy's forward of tokens and mask [N, T], right-padded from `lengths` on, in rows of at most `pack_length` tokens.
 
     Position ids start at 0 in every text, by which attention separates them. Rows are not packed if that saves nothing.

@@ -96,6 +96,12 @@ class LogprobScorer:
                 experts = experts.index_copy(0, rows, output.routed_experts[: len(rows)])
         return replace(batch, old_logprobs=old_logprobs, routed_experts=experts)
 
+    def add_values(self, batch: Experience) -> Experience:
+        """Compute `old_logprobs`, the experts chosen for them and, if there is a critic, `values` of all rows."""
+        output = self.score(batch, self.policy, critic=True)
+        values = batch.values if self.critic is None else output.values
+        return replace(batch, old_logprobs=output.logprobs, values=values, routed_experts=output.routed_experts)
+
     def add_ref_logprobs(self, batch: Experience, reference: Policy) -> Experience:
         """Compute `ref_logprobs` with the reference policy."""
         return replace(batch, ref_logprobs=self.score(batch, reference).logprobs)
