@@ -91,7 +91,7 @@ def sources() -> Iterator[Source]:
 
 @lru_cache(maxsize=8)
 def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
-    """Return the entry points of the packages on `sys.path`, which is `path`. Finding them reads the metadata of every installed package."""
+    """Return the entry points of the packages on `sys.path`, which is `path`. The search reads the metadata of every installed package."""
     assert path == tuple(sys.path)
     return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
