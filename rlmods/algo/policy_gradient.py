@@ -158,7 +158,7 @@ class PolicyGradient(Learner):
         if settings.retire_solved is not None or settings.retire_unsolved is not None:
             self.add_extension(PromptRetirement(settings.retire_solved, settings.retire_unsolved, settings.bring_back))
         if settings.ptx_coefficient:
-            self.add_extension(PTX(settings.ptx_coefficient, self.splits.ptx, settings.ptx_rows))
+            self.add_extension(PTX(settings.ptx_coefficient, self.splits.ptx, settings.ptx_rows, self.splits.ptx_weights))
         if self.policy.is_mixture:
             self.add_extension(ExpertRouting(self.router))
         if settings.target_entropy is not None:
