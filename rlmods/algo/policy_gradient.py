@@ -31,7 +31,16 @@ from rlmods.training.extensions import (
     Replay,
     UpdateKL,
 )
-from rlmods.training.metrics import correctness, lacks_correctness, log_critic, log_responses, log_update, sample_rows, values_and_mask
+from rlmods.training.metrics import (
+    correctness,
+    lacks_correctness,
+    log_advantages,
+    log_critic,
+    log_responses,
+    log_update,
+    sample_rows,
+    values_and_mask,
+)
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
@@ -147,6 +156,8 @@ class PolicyGradient(Learner):
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration, over all ranks."""
+        self.sampled_rows: dict[int, list[dict[str, Any]]] = {}
+        """Rows of the sample log of this iteration on this rank, by group."""
         self.router = router
         router(self.policy)
         self._add_extensions()
@@ -158,7 +169,7 @@ class PolicyGradient(Learner):
         if settings.retire_solved is not None or settings.retire_unsolved is not None:
             self.add_extension(PromptRetirement(settings.retire_solved, settings.retire_unsolved, settings.bring_back))
         if settings.ptx_coefficient:
-            self.add_extension(PTX(settings.ptx_coefficient, self.splits.ptx, settings.ptx_rows))
+            self.add_extension(PTX(settings.ptx_coefficient, self.splits.ptx, settings.ptx_rows, self.splits.ptx_weights))
         if self.policy.is_mixture:
             self.add_extension(ExpertRouting(self.router))
         if settings.target_entropy is not None:
@@ -201,7 +212,7 @@ class PolicyGradient(Learner):
             self.update(self.buffer.pop(num_groups))
         self.buffer.end_iteration()
         self.end_iteration()
-        self.sampled_tokens = 0
+        self.sampled_tokens, self.sampled_rows = 0, {}
 
     @torch.no_grad()
     def sample(self, prompts: Sequence[Prompt]) -> tuple[Experience, Tensor]:
@@ -223,7 +234,9 @@ class PolicyGradient(Learner):
             batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
-        self.samples += sample_rows(responses, scores, batch, selected, self.iteration + 1)
+        self.samples += (rows := sample_rows(responses, scores, selected, self.iteration + 1))
+        for group, row in zip(batch.group.tolist(), rows, strict=True):
+            self.sampled_rows.setdefault(group, []).append(row)
         num_tokens = int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
         self.sampled_tokens, self.response_tokens = self.sampled_tokens + num_tokens, self.response_tokens + num_tokens
         return batch, keep
@@ -314,6 +327,7 @@ class PolicyGradient(Learner):
         """Make epochs x minibatches optimizer steps on the rows of one iteration."""
         batch = fresh = self.normalize_advantages(fresh)
         self.credit.check(fresh, self.ratio, self.ranks)
+        log_advantages(self.sampled_rows, fresh)
         for extension in self.extensions:
             batch = extension.before_update(batch)
         if self.critic is not None and batch.returns is not None:

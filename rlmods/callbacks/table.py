@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
@@ -46,8 +46,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         **{name: f"{sizes[name]:.1f}M parameters more" for name in others},
         "reference": reference + release if learner.reference else "none (no KL term)",
         **_teacher(plan, learner),
-        "data": f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts" + _left_out(plan) + _shares(plan),
-        **({"ptx": f"{len(plan.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"} if plan.ptx else {}),
+        **_data(plan),
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
@@ -79,9 +78,19 @@ def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter
     return sum(p.numel() for p in parameters if id(p) not in excluded) / 1e6
 
 
-def _shares(plan: Plan) -> str:
+def _data(plan: Plan) -> dict[str, str]:
+    """Return the lines of the prompts and, if there is one, of the supervised loss."""
+    counts = f"{len(plan.kept.train)} training prompts, {len(plan.kept.val)} validation prompts"
+    lines = {"data": counts + _left_out(plan) + _shares(plan.splits.weights)}
+    if plan.splits.ptx:
+        rows = f"{len(plan.splits.ptx)} pretraining rows, {plan.settings.ptx_rows} per optimizer step"
+        lines["ptx"] = rows + _shares(plan.splits.ptx_weights)
+    return lines
+
+
+def _shares(weights: Mapping[str, float] | None) -> str:
     """Return the shares of the data sets of a mixture in words."""
-    weights = plan.splits.weights or {}
+    weights = weights or {}
     return "; " + ", ".join(f"{weight / sum(weights.values()):.0%} {name}" for name, weight in weights.items()) if weights else ""
 
 

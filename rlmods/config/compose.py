@@ -6,6 +6,7 @@ import inspect
 import re
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import lightning as L
 import torch
@@ -71,11 +72,9 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     ptx_config = config.get("ptx")
     if ptx_config is not None and not uses_ptx:
         raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
-    if ptx_config is not None and "num_val" in ptx_config and not any(override.startswith("ptx.num_val=") for override in overrides):
-        ptx_config.num_val = 0  # these rows are not used for validation
-    if uses_ptx and ptx_config is not None and "sources" in ptx_config:
-        raise UserError("data@ptx takes a single data set, as its rows are drawn without weights: type data@ptx=jsonl ptx.train=FILE")
-    ptx = _without_held_out((splits if ptx_config is None else _splits(ptx_config, "ptx")).train, splits.val) if uses_ptx else ()
+    if uses_ptx:
+        ptx = splits if ptx_config is None else _splits(_without_validation(ptx_config, "ptx", overrides), "ptx")
+        splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
     used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
     plan = Plan(
         config=config,
@@ -83,7 +82,6 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         label=label(config, used_choices, algorithm),
         choices=used_choices,
         splits=splits,
-        ptx=ptx,
         adapter=adapter,
         parts=parts,
         settings=settings,
@@ -92,6 +90,16 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     )
     check(plan)
     return plan
+
+
+def _without_validation(config: DictConfig, name: str, overrides: Iterable[str]) -> DictConfig:
+    """Let a data set, and those in a mixture, hold out no rows for validation unless told to."""
+    if "num_val" in config and not any(override.startswith(f"{name}.num_val=") for override in overrides):
+        config.num_val = 0
+    for source, options in config.get("sources", {}).items():
+        if isinstance(options, DictConfig):
+            _without_validation(options, f"{name}.sources.{source}", overrides)
+    return config
 
 
 def _splits(config: DictConfig, name: str) -> Splits:

@@ -30,8 +30,6 @@ class Plan:
     choices: Mapping[str, str]
     """Option of each group that the algorithm uses."""
     splits: Splits
-    ptx: Sequence[Prompt]
-    """Rows of the supervised loss beside the RL loss; empty without `algo.ptx_coefficient`."""
     adapter: Any
     """Adds an adapter to the policy, or returns it unchanged."""
     parts: Mapping[str, Any]
@@ -58,12 +56,12 @@ class Plan:
         config = self.config
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
-        splits, ptx = self._leave_out_long_prompts(policy)
+        splits = self._leave_out_long_prompts(policy)
         check_context(policy, (*splits.train, *splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
-        check_response_lengths(policy, ptx, ("response",))
+        check_response_lengths(policy, splits.ptx, ("response",))
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,
@@ -72,14 +70,14 @@ class Plan:
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,
             validation=self.validation,
-            splits=replace(splits, ptx=ptx),
+            splits=splits,
             seed=config.seed,
         )
         return learner
 
-    def _leave_out_long_prompts(self, policy: Policy) -> tuple[Splits, Sequence[Prompt]]:
+    def _leave_out_long_prompts(self, policy: Policy) -> Splits:
         """Fill `long_prompts`, and return the prompts and the rows of the supervised loss that are kept."""
-        limit, ptx = max_prompt_tokens(self.config, "data"), self.ptx
+        limit, ptx = max_prompt_tokens(self.config, "data"), self.splits.ptx
         self.long_prompts.clear()
         for prompts in (self.splits.train, self.splits.val):
             short = short_prompts(policy, prompts, limit, "data")
@@ -90,10 +88,11 @@ class Plan:
             raise UserError(f"batch.prompts={self.batch.prompts}, but {len(kept.train)} prompts have at most {limit} tokens: {advice}")
         if ptx:
             source = "data" if self.config.get("ptx") is None else "ptx"
-            ptx = short_prompts(policy, ptx, max_prompt_tokens(self.config, source), source)
-            if len(ptx) < len(self.ptx) and source == "ptx":
-                rank_zero_warn(f"ptx: {len(self.ptx) - len(ptx)} of its {len(self.ptx)} rows have longer prompts and are left out")
-        return kept, ptx
+            short = short_prompts(policy, ptx, max_prompt_tokens(self.config, source), source)
+            if len(short) < len(ptx) and source == "ptx":
+                rank_zero_warn(f"ptx: {len(ptx) - len(short)} of its {len(ptx)} rows have longer prompts and are left out")
+            kept = replace(kept, ptx=short)
+        return kept
 
     def data(self) -> PromptModule:
         """Return the data module that serves the training prompts."""

@@ -24,6 +24,8 @@ class Splits:
     """Weight of each source (`Prompt.source`) in the stream of train prompts. None: every prompt once in each pass."""
     ptx: Sequence[Prompt] = ()
     """Rows of the supervised loss beside the RL loss (`algo.ptx_coefficient`)."""
+    ptx_weights: Mapping[str, float] | None = None
+    """Weight of each source in the stream of `ptx`, as `weights`."""
 
 
 def checked_splits(train: Sequence[Prompt], val: Sequence[Prompt], source: str) -> Splits:

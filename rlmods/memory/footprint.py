@@ -20,7 +20,17 @@ from transformers import PreTrainedModel
 
 from rlmods.config.plan import Plan, max_prompt_tokens, short_prompts
 from rlmods.distributed import sharding
-from rlmods.memory.inputs import Devices, Networks, Rows, generation, microbatch, num_bytes, optimizer_copies, tensors
+from rlmods.memory.inputs import (
+    Devices,
+    Networks,
+    Rows,
+    divergence_tensors,
+    generation,
+    microbatches,
+    num_bytes,
+    optimizer_copies,
+    tensors,
+)
 from rlmods.policy import Policy
 from rlmods.policy.base import LOGITS_PER_CHUNK
 
@@ -115,21 +125,27 @@ class Transformer:
         softmax = (4 if self.itemsize == 4 else 6) * self.heads * length * self.eager
         return n * self.hidden + matrices + 8 * (self.query + self.key_value) * self.qk_norm + softmax
 
-    def training(self, rows: Rows) -> int:
-        """Return the bytes of forward and backward: T L layer + max(5 logits, b V h + T layer / 2).
+    def training(self, rows: Rows, divergence: int = 0) -> int:
+        """Return the bytes of forward and backward: T L layer + max((5 + d) logits, b V h + T layer / 2).
 
         The second term is the larger of backward through the logits, and through a layer: gradient of the output matrix (kept until that of
         the tied embedding is known) and of about half the layer's activations. With gradient checkpointing:
-        T L h x (bytes of the residual stream) + max(5 logits, b V h + 3/2 T layer).
+        T L h x (bytes of the residual stream) + max((5 + d) logits, b V h + 3/2 T layer).
+
+        Args:
+            divergence: d, the further tensors of logits of a divergence from another model (`divergence_tensors`), whose hidden states add
+                b R h.
         """
         layer, stream = rows.tokens * self.layer(rows.length), rows.tokens * self.hidden * (4 if self.autocast else self.itemsize)
         backward = self.itemsize * self.vocabulary * self.hidden + layer // 2 + layer * self.checkpointing
-        return self.layers * (stream if self.checkpointing else layer) + max(5 * self.logits(rows), backward)
+        states = self.itemsize * rows.num * rows.response * self.hidden * (divergence > 0)
+        logits = (5 + divergence) * self.logits(rows, models=2 if divergence else 1)
+        return self.layers * (stream if self.checkpointing else layer) + states + max(logits, backward)
 
-    def logits(self, rows: Rows) -> int:
-        """Return 4 min(R V, chunk): logits in float32; more than `LOGITS_PER_CHUNK` are computed in chunks. 5 such tensors exist in
-        backward (logits, exponentials, gradients), 3 in a forward without gradients."""
-        return 4 * min(rows.num * rows.response * self.vocabulary, LOGITS_PER_CHUNK)
+    def logits(self, rows: Rows, models: int = 1) -> int:
+        """Return 4 min(R V, chunk / models): logits of one model in float32; more than `LOGITS_PER_CHUNK` of all models are computed in
+        chunks. 5 such tensors exist in backward (logits, exponentials, gradients), 3 in a forward without gradients."""
+        return 4 * min(rows.num * rows.response * self.vocabulary, LOGITS_PER_CHUNK // models)
 
     def scoring(self, rows: Rows) -> int:
         """Return the bytes of a forward without gradients: T b (4 h + 3 i) + 3 logits."""
@@ -168,14 +184,15 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
 
     Weights outside of blocks: O; of the largest block: B. FSDP gathers O + 2 B (one block is prefetched), all weights in generation, and
     in backward holds unreduced gradients of O + B and a float32 copy of the larger while it is sent. Autocast saves 16-bit casts of all
-    weights for backward, 2 (O + B) with gradient checkpointing. The optimizer step takes another copy of the gradients (AdamW's square
-    roots of second moments). Rank 0 gathers weights and optimizer state for a checkpoint.
+    weights for backward, 2 (O + B) with gradient checkpointing. A divergence over the whole vocabulary gathers the output layer of the
+    other model. The optimizer step takes another copy of the gradients (AdamW's square roots of second moments). Rank 0 gathers weights
+    and optimizer state for a checkpoint.
     """
     splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
     encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
     limit = max_prompt_tokens(plan.config, "data")
     splits = replace(splits, train=short_prompts(encoder, splits.train, limit), val=short_prompts(encoder, splits.val, limit))
-    micro = microbatch(plan, encoder, splits.train, devices.ranks)
+    micro, teacher_micro = microbatches(plan, encoder, splits.train, devices.ranks)
     held = persistent(networks, devices, copies)
     full = {part: size * devices.shards for part, size in held.items()}
     checkpoint = (full["gradients"] + full["optimizer state"]) * devices.full_checkpoint
@@ -199,13 +216,17 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
         stages[stage] = {"gathered weights": gathered_policy, **parts}
     if networks.frozen or plan.algorithm.samples_responses:
-        models = [
-            *transformers,
-            *(x for model in networks.frozen.values() if (x := Transformer.from_network(model, devices, {})) is not None),
-        ]
-        stages["scoring"] = {"gathered weights": max(gathered), "activations": max(x.scoring(micro) for x in models)}
-    update = {"gathered weights": max(gathered), "gathered gradients": max(unreduced), "cast weights": casts}
-    stages["update"] = update | {"activations": sum(x.training(micro) for x in transformers)}
+        scored = [(network, micro) for network in (*trained, *(x for name, x in networks.frozen.items() if name != "teacher"))]
+        scored += [] if networks.teacher is None else [(networks.teacher, teacher_micro)]
+        sizes_and_rows = [(Transformer.from_network(network, devices, {}), rows) for network, rows in scored]
+        activations = max(sizes.scoring(rows) for sizes, rows in sizes_and_rows if sizes is not None)
+        stages["scoring"] = {"gathered weights": max(gathered), "activations": activations}
+    divergence, other = divergence_tensors(plan), 0
+    if divergence:
+        models: list[Any] = [networks.trained["policy"], *networks.frozen.values()]
+        other = max(num_bytes(model.model.get_output_embeddings()) for model in models) * devices.fsdp
+    update = {"gathered weights": max(gathered) + other, "gathered gradients": max(unreduced), "cast weights": casts}
+    stages["update"] = update | {"activations": sum(x.training(micro, divergence) for x in transformers)}
     stages["optimizer step"] = {"activations": held["gradients"]}
     if devices.on_cpu:
         held["interpreter and libraries"] = PROCESS_BYTES

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,6 +83,8 @@ class Networks:
     frozen: Mapping[str, Policy]
     """Models that are not trained by name, `reference` and `teacher`; the policy, for a frozen copy of its trainable weights."""
     reward_models: list[nn.Module]
+    teacher: Policy | None = None
+    """Network that scores responses as the teacher: frozen or the policy; None without a teacher, or with one on a server."""
 
 
 def build_networks(plan: Plan) -> Networks:
@@ -100,13 +102,23 @@ def build_networks(plan: Plan) -> Networks:
         if issubclass(plan.algorithm, RewardModel | ProcessRewardModel):
             return Networks({"reward_model": ScalarModel.from_policy(policy)}, {}, [])
         critic = parts["critic"](policy) if "critic" in parts else None
-        scorers = [*getattr(parts.get("reward"), "rewards", {}).values(), getattr(parts.get("judge"), "scorer", None)]
+        scorers = (scorer for part in (parts.get("reward"), parts.get("judge")) for scorer in nested_parts(part))
         reward_models: list[nn.Module] = [ScalarModel.load(source) for scorer in scorers for source in getattr(scorer, "sources", ())]
         needs_reference = any(getattr(parts[name], "needs_reference", True) for name in ("kl", "preference") if name in parts)
         loaders = {name: parts[name] for name in ("reference", "teacher") if name in parts and (name == "teacher" or needs_reference)}
         models = {name: policy if loader.copies_policy else loader(policy) for name, loader in loaders.items()}
     frozen = {name: model for name, model in models.items() if model is not None and (model is not policy or loaders[name].copies_policy)}
-    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), frozen, reward_models)
+    return Networks({"policy": policy} | ({} if critic is None else {"critic": critic}), frozen, reward_models, models.get("teacher"))
+
+
+def nested_parts(part: Any) -> Iterator[Any]:
+    """Yield a reward or judge, and those that it contains: terms of a sum, rewards by source, the judge of a reward, its reward model."""
+    yield part
+    rewards = getattr(part, "rewards", None)
+    inner = [*(rewards.values() if isinstance(rewards, Mapping) else ()), *(getattr(part, x, None) for x in ("reward", "judge", "scorer"))]
+    for x in inner:
+        if x is not None:
+            yield from nested_parts(x)
 
 
 def tensors(*networks: nn.Module, trained: bool = False) -> list[torch.Tensor]:
@@ -144,19 +156,39 @@ class Rows:
         return self.num * self.length
 
 
-def microbatch(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) -> Rows:
-    """Return the shape of one microbatch: responses have `rollout.max_tokens` tokens, or the largest length in the data."""
-    batch, algorithm = plan.batch, plan.algorithm
+def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) -> tuple[Rows, Rows]:
+    """Return the shapes of one microbatch of the policy, and of one of the teacher, whose prompts may be longer.
+
+    Responses have `rollout.max_tokens` tokens, or the largest length in the data. Rows of both are in one microbatch if the loss compares
+    their distributions (`DistillBatch`)."""
+    batch, algorithm, teacher = plan.batch, plan.algorithm, plan.parts.get("teacher")
+    rows = [_row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
+    prompt, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
+    length, num = max(p + r for p, r, _ in rows), batch.prompts // ranks * candidates
     if algorithm.samples_responses:
-        response = plan.parts["rollout"].max_tokens
-        length, candidates = _longest(encoder, train) + response, batch.samples // algorithm.rows_per_prompt(batch)
-        num = batch.prompts // ranks * batch.samples
-    else:
-        rows = [_row_shape(prompt, encoder, algorithm.needs_columns) for prompt in train]
-        length, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
-        num = batch.prompts // ranks * candidates
+        response = max(response, plan.parts["rollout"].max_tokens)
+        length, num = prompt + response, batch.prompts // ranks * batch.samples
+        candidates = batch.samples // algorithm.rows_per_prompt(batch)
     step = max(candidates, num // batch.minibatches)
-    return Rows(min(step, max(1, batch.token_budget // (candidates * length)) * candidates), length, response)
+
+    def shape(length: int, packed: int) -> Rows:
+        return Rows(min(step, max(1, batch.token_budget // (candidates * packed)) * candidates), length, response)
+
+    shown = length if teacher is None else _longest(encoder, map(teacher.prompt, train)) + response
+    longer = max(length, shown) if getattr(algorithm, "needs_distributions", False) else 0
+    return shape(length, longer or length), shape(shown, longer or shown)
+
+
+def divergence_tensors(plan: Plan) -> int:
+    """Return the tensors of logits in backward, beside the policy's own, of a divergence from another model over the whole vocabulary; 0
+    without one.
+
+    Counted in a backward: 3.3 for a Kullback-Leibler divergence (logits and log-probabilities of the other model, products), 7.5 for a
+    Jensen-Shannon divergence (also those of the mixture)."""
+    if getattr(plan.algorithm, "needs_distributions", False):
+        return 8 if 0 < getattr(plan.settings, "beta", 0.5) < 1 else 4
+    is_full = getattr(plan.parts.get("kl"), "needs_distributions", False) or getattr(plan.settings, "kl_coefficient", 0) > 0
+    return 4 if is_full else 0
 
 
 def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
@@ -178,7 +210,7 @@ def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
 
 
 def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
-    """Return the tokens of a data row, the tokens of its longest response, and its number of responses."""
+    """Return the tokens of a row's prompt, those of its longest response in the data, and the number of these responses."""
     texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
     responses = [len(encoder.encode_response(text, prompt)) for text in texts]
-    return len(encoder.encode(prompt)) + max(responses, default=0), max(responses, default=1), max(1, len(responses))
+    return len(encoder.encode(prompt)), max(responses, default=1), max(1, len(responses))

@@ -177,7 +177,7 @@ class Policy(TokenizerMixin, nn.Module):
 
     def output_layer(self) -> Callable[[Tensor], Tensor]:
         """Return a function that equals `head` and can be called outside of this network's forward, by one rank alone. If the network is
-        sharded, this gathers the weights of its output layer, and every rank must call it."""
+        sharded, this gathers the weights of its output layer, whose hooks it does not call, and every rank must call it."""
         layer = self.model.get_output_embeddings()
         if not isinstance(getattr(layer, "weight", None), DTensor):
             return self.head

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 
 
 def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
     """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast and 16-bit weights do: a logit of 20
-    would be rounded to a multiple of 1/8. A layer that computes in float32 runs as a module, with its hooks; so does one that is not a
-    plain linear layer (an adapted one)."""
-    if type(layer) is not nn.Linear or _computes_float32(hidden, layer.weight):
+    would be rounded to a multiple of 1/8. The layer runs as a module, with its hooks. One that is not a plain linear layer (an adapted one)
+    computes as it does by itself."""
+    with _Float32Linear(layer) if type(layer) is nn.Linear else nullcontext():
         output: Tensor = layer(hidden)
-        return output
-    return float32_linear(hidden, layer.weight, layer.bias)
+    return output
+
+
+class _Float32Linear(TorchFunctionMode):
+    """Compute the product with the weight of a linear layer by `float32_linear`."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear and args[1] is self.layer.weight:
+            return float32_linear(*args)
+        return func(*args, **(kwargs or {}))
 
 
 def float32_linear(

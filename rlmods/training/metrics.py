@@ -10,7 +10,7 @@ import resource
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -296,9 +296,21 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
     }
 
 
-def sample_rows(responses: Sequence[Response], scores: Scores, batch: Experience, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
-    """Return the rows of the sample log of an iteration, one per response. `advantage` is the mean over the tokens, before a normalisation
-    over the rows that are trained on."""
-    advantages = masked_mean(batch.advantages, batch.mask).tolist()
-    columns = ({"iteration": iteration, "advantage": a, "kept": k} for a, k in zip(advantages, selected.tolist(), strict=True))
+def sample_rows(responses: Sequence[Response], scores: Scores, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
+    """Return the rows of the sample log of an iteration, one per response.
+
+    `kept` is True if `sampling` selects the response. `advantage` is the one that the iteration trains the response with, which
+    `log_advantages` sets; it stays None if the iteration does not train on the response: one that is unscored, not selected, truncated
+    (`algo.overlong_filter`), or of a group that is dropped or kept for the next iteration, whose normalisation may be another."""
+    columns = ({"iteration": iteration, "advantage": None, "kept": k} for k in selected.tolist())
     return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]
+
+
+def log_advantages(rows: Mapping[int, Sequence[dict[str, Any]]], batch: Experience) -> None:
+    """Set `advantage` in the rows of the sample log, given by group, of the responses in `batch` that have a loss: the mean over their
+    tokens. The responses of a group are in the order in which they were sampled; groups without rows are those of earlier iterations."""
+    advantages, trained, seen = masked_mean(batch.advantages, batch.mask).tolist(), batch.mask.any(1).tolist(), Counter[int]()
+    for group, advantage, is_trained in zip(batch.group.tolist(), advantages, trained, strict=True):
+        if is_trained and group in rows:
+            rows[group][seen[group]]["advantage"] = advantage
+        seen[group] += 1

@@ -5,8 +5,9 @@ import pytest
 import torch
 from hypothesis import given
 
-from rlmods.advantage import MaxRL
-from rlmods.types import UserError
+from rlmods.advantage import MaxRL, max_rl
+from rlmods.types import Credit, UserError
+from tests.advantage.ranks import on_ranks
 from tests.support.batches import Batch, batches, few
 from tests.support.reference import group_advantage
 
@@ -64,3 +65,17 @@ def test_a_negative_reward_is_refused() -> None:
         MaxRL()(rewards, torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long))
     one_masked = torch.tensor([[True], [False]])
     assert (MaxRL()(rewards, one_masked, torch.zeros(2, dtype=torch.long)).advantages == 0).all()
+
+
+def test_a_negative_reward_of_one_rank_is_refused_on_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that went on would wait for the others."""
+
+    def estimate(*rewards: float) -> Credit | str:
+        try:
+            return MaxRL()(torch.tensor(rewards)[:, None], torch.ones(2, 1, dtype=torch.bool), torch.zeros(2, dtype=torch.long))
+        except UserError as error:
+            return str(error)
+
+    first, second = on_ranks(monkeypatch, max_rl, lambda: estimate(-1.0, -2.0), lambda: estimate(1.0, 0.0))
+    assert first == second
+    assert "2 rewards are negative" in str(first)

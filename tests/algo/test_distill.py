@@ -10,6 +10,7 @@ import torch
 
 from rlmods.advantage import GroupMean, NoAdvantage, ReinforcePP
 from rlmods.algo import Batch, Distill
+from rlmods.kl import Penalty
 from rlmods.ops import kl_divergence
 from rlmods.policy.base import Other
 from rlmods.ratio import Unclipped
@@ -107,6 +108,20 @@ class TestAdvantages:
         )
         torch.testing.assert_close(both, reward + teacher)
         assert reward.abs().max() > 0.1
+
+    def test_a_kl_in_the_reward_is_subtracted_from_those_of_the_teacher(self) -> None:
+        """Also without an advantage from rewards: -beta sum_{s >= t} log(pi / pi_ref) at each token."""
+        made = distill(teacher_coefficient=0.3, kl=Penalty("k1", 0.5, "reward"))
+        with torch.no_grad():
+            for x in made.policy.parameters():
+                x.add_(torch.randn(x.shape, generator=torch.Generator().manual_seed(1)) * 0.05)
+        batch, responses = sampled(made)
+        penalties = []
+        for i, r in enumerate(responses):
+            logprobs, ref_logprobs, teacher = (alone(model, r.prompt, r) for model in (made.policy, policy(), policy(3)))
+            penalties.append(0.5 * (logprobs - ref_logprobs).flip(0).cumsum(0).flip(0))
+            torch.testing.assert_close(batch.advantages[i, batch.mask[i]], 0.3 * (teacher - logprobs) - penalties[i], rtol=0, atol=1e-4)
+        assert torch.cat(penalties).abs().max() > 1e-2
 
     def test_unscored_rows_have_no_loss(self) -> None:
         def some(responses: list[Response]) -> Scores:

@@ -1,5 +1,6 @@
 """PPO: the critic learns, steps stop where the policy has moved too far, other losses join in."""
 
+from collections import Counter
 from dataclasses import replace
 from functools import partial
 
@@ -9,12 +10,14 @@ import torch
 from rlmods.advantage import GAE, Greedy
 from rlmods.algo import PPO, Batch
 from rlmods.critic import Separate, Shared
+from rlmods.data import PromptLoader, Splits
 from rlmods.kl import Full, Penalty
 from rlmods.ratio import KLPenalty
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.collate import collate
 from rlmods.training.extensions import PTX, Replay, UpdateKL
+from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Response, Scores, Totals
 from tests.support.tiny_setup import SPLITS, attached, collected, even, extension, fit, gradients, learner
 
@@ -145,6 +148,17 @@ class TestPTX:
         assert rows[0].shape != rows[1].shape or not torch.equal(rows[0], rows[1])
         halves = [extension(made, PTX).rows(1, rank, 2) for rank in (0, 1)]
         assert [len(half) for half in halves] == [4, 4]
+
+    def test_rows_are_drawn_by_the_weights_of_their_sources(self):
+        """As training prompts are: the same rows in the same order."""
+        sources = {"few": list(SPLITS.train[:3]), "many": list(SPLITS.train[3:])}
+        rows = [replace(prompt, source=name) for name, prompts in sources.items() for prompt in prompts]
+        weights = {"few": 3.0, "many": 1.0}
+        made = learner(ptx_coefficient=0.5, splits=Splits(SPLITS.train, [], ptx=rows, ptx_weights=weights), ptx_rows=8)
+        drawn = [extension(made, PTX).rows(step) for step in range(3)]
+        for part, prompts in zip(drawn, PromptLoader(rows, 8, weights=weights), strict=True):
+            assert Counter(prompt.source for prompt in prompts) == {"few": 6, "many": 2}
+            assert torch.equal(part.tokens, sft_batch(prompts, made.policy, policy_version=0).tokens)
 
 
 class TestReference:

@@ -330,6 +330,13 @@ class TestOffenders:
         assert (prompt.text, prompt.answer) == ("1+1=", "2")
         assert (prompt.meta["candidates"], prompt.meta["ranks"]) == (("<answer>2</answer>", "so long"), (0, 1))
 
+    def test_several_to_one_prompt_have_ids_of_their_own(self, tmp_path):
+        rows = [self.WORDY, self.WRONG, self.RIGHT]
+        offenders(hacked(tmp_path / "run", [("gap", rows[:2])], rows), [f"out={tmp_path}/pairs.jsonl"])
+        pairs = read_rows(tmp_path / "pairs.jsonl")
+        assert {pair["candidates"][1]["text"] for pair in pairs} == {"so long", "no"}
+        assert len({pair["id"] for pair in pairs}) == 2
+
     @pytest.mark.parametrize(
         ("typed", "message"),
         [

@@ -77,6 +77,18 @@ class TestPersistent:
         assert parts(*reward, "trainer=fsdp", "num_gpus=4")["reward models"] == pytest.approx(4 * WEIGHTS, rel=0.01)
         assert parts("algo=iterative_grpo", *reward)["reward models"] == pytest.approx(4 * WEIGHTS, rel=0.01)
 
+    def test_reward_models_inside_other_parts_count(self, tmp_path):
+        from rlmods.policy import ScalarModel, Tiny
+
+        ScalarModel.from_policy(Tiny(pretrained=False, hidden_size=64, num_layers=2)()).export(tmp_path)
+        sources = [f"+data@data.sources.{name}=arithmetic" for name in "ab"]
+        rewards = [f"+reward@reward.rewards.{name}=neural" for name in "ab"]
+        models = [f"reward.rewards.{name}.terms.neural.reward.model={tmp_path}" for name in "ab"]
+        memory = predict(["algo=dapo", *RANDOM[:-1], "data=mixture", *sources, "reward=by_source", *rewards, *models]).footprint
+        assert memory.device["update"]["reward models"] == pytest.approx(2 * 4 * WEIGHTS, rel=0.01)
+        judge = ("reward=preference", "+judge@reward.judge=neural", f"reward.judge.model={tmp_path}")
+        assert parts(*judge)["reward models"] == pytest.approx(4 * WEIGHTS, rel=0.01)
+
 
 class TestFormulas:
     def test_saved_activations_of_a_layer(self):
@@ -94,6 +106,53 @@ class TestFormulas:
         assert SIZES.training(rows) == LAYERS * layer + 4 * WORDS * WIDTH + layer // 2
         assert replace(SIZES, checkpointing=True).training(rows) == LAYERS * 3000 * 64 * 4 + 4 * WORDS * WIDTH + layer // 2 + layer
         assert replace(SIZES, vocabulary=50_000).training(rows) == LAYERS * layer + 5 * 4 * 2**26  # one chunk of logits
+
+    def test_divergences_over_the_vocabulary_add_logits_of_the_other_model(self):
+        rows = Rows(num=100, length=30, response=20)
+        large = replace(SIZES, vocabulary=50_000)
+        layer, states = LAYERS * 3000 * SIZES.layer(30), 4 * 2000 * WIDTH
+        assert large.training(rows, divergence=4) == layer + states + 9 * 4 * 2**25  # a chunk holds the logits of both models
+        few = Rows(num=1, length=30, response=20)
+        assert replace(SIZES, vocabulary=10**6).logits(few, models=2) == 4 * 20 * 10**6
+        hint = ("teacher=self", "teacher.demonstration=answer")
+        for divergence, overrides in (
+            (0, ("algo=grpo", "kl=loss")),
+            (4, ("algo=grpo", "kl=full")),
+            (0, ("algo=dpo",)),
+            (4, ("algo=dpo", "algo.kl_coefficient=0.1")),
+            (8, ("algo=gkd", *hint)),
+            (4, ("algo=gkd", *hint, "algo.beta=1")),
+        ):
+            memory = predict([*overrides, *RANDOM, *(() if "algo=dpo" in overrides else ("rollout.max_tokens=100",))]).footprint
+            expected = SIZES.training(memory.microbatch, divergence)
+            assert memory.device["update"]["activations"] == expected, overrides
+            assert (expected > SIZES.training(memory.microbatch)) == (divergence > 0)
+
+    def test_a_divergence_gathers_the_output_layer_of_the_other_model(self):
+        estimated, full = (parts("algo=grpo", f"kl={kl}", "trainer=fsdp") for kl in ("loss", "full"))
+        assert full["gathered weights"] - estimated["gathered weights"] == 4 * WORDS * WIDTH
+
+    def test_the_teacher_scores_its_own_prompts(self):
+        from rlmods.policy import Tiny
+
+        hint = ("teacher=self", "teacher.demonstration=answer", "teacher.weights=current", "rollout.max_tokens=20", "batch.prompts=32")
+        encoder = Tiny()()
+        for algorithm, weights in (("distill", "current"), ("distill", "start"), ("gkd", "current")):
+            template = 30 * "x" + "{prompt}{demonstration}"
+            overrides = [f"algo={algorithm}", *RANDOM, *hint, f"teacher.weights={weights}", f"teacher.template='{template}'"]
+            prediction = predict([*overrides, "batch.token_budget=600"])
+            train, part = prediction.plan.splits.train, prediction.plan.parts["teacher"]
+            own, shown = (max(len(encoder.encode(p)) for p in prompts) for prompts in (train, [part.prompt(p) for p in train]))
+            assert shown > own + 30
+            rows = prediction.footprint.microbatch
+            assert rows == Rows(600 // ((shown if algorithm == "gkd" else own) + 20), own + 20, 20)
+            seen = Rows(600 // (shown + 20), shown + 20, 20)
+            assert prediction.footprint.device["scoring"]["activations"] == max(SIZES.scoring(seen), SIZES.scoring(rows))
+
+    def test_gkd_trains_on_responses_of_the_data_too(self):
+        hint = ("algo=gkd", "teacher=self", "teacher.demonstration=answer", *RANDOM, "rollout.max_tokens=1")
+        sampled, both = (predict([*hint, f"algo.on_policy_fraction={x}"]).footprint.microbatch.response for x in (1, 0.5))
+        assert sampled == 1 < both
 
     def test_cache_and_decoding(self):
         memory = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", "rollout.batch_size=64", "batch.samples=8"]).footprint

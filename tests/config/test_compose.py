@@ -495,8 +495,6 @@ class TestRules:
         same = ("data=mixture", "+data@data.sources.format=arithmetic")
         assert refused(*same).startswith("the source format has the name of a term of the reward")
         assert plan(*same, "reward=accuracy").splits.train[0].source == "format"
-        ptx = ("algo.ptx_coefficient=0.1", "data@ptx=mixture", "+data@ptx.sources.sums=arithmetic")
-        assert "data@ptx takes a single data set" in refused(*ptx)
 
     def test_an_answer_is_needed_where_the_reward_of_the_row_needs_one(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
@@ -550,8 +548,8 @@ class TestRules:
         stream = ("data@ptx=jsonl", f"ptx.train={file}")
         assert "type algo.ptx_coefficient=0.1" in refused(*stream)
         assert "algo.ptx_coefficient needs responses" in refused("algo.ptx_coefficient=0.1", *stream)
-        assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").ptx) == 2
-        assert len(plan("algo.ptx_coefficient=0.1").ptx) == 256
+        assert len(plan("algo.ptx_coefficient=0.1", *stream, "ptx.response=said").splits.ptx) == 2
+        assert len(plan("algo.ptx_coefficient=0.1").splits.ptx) == 256
         same = tmp_path / "same.jsonl"
         lines = [json.dumps({"prompt": f"say {i}", "answer": str(i), "said": str(i)}) for i in range(300)]
         same.write_text("\n".join(lines))
@@ -559,9 +557,33 @@ class TestRules:
             both = plan(
                 "data=jsonl", f"data.train={same}", "algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={same}", "ptx.response=said"
             )
-        assert not {row.text for row in both.ptx} & {row.text for row in both.splits.val}
+        assert not {row.text for row in both.splits.ptx} & {row.text for row in both.splits.val}
         assert "type ptx.prompt=" in refused("algo.ptx_coefficient=0.1", *stream, "ptx.prompt=nope")
-        assert plan().ptx == ()
+        assert plan().splits.ptx == ()
+
+    def test_ptx_from_a_mixture(self, tmp_path: Path) -> None:
+        files = {source: tmp_path / f"{source}.jsonl" for source in ("few", "many")}
+        for source, count in (("few", 3), ("many", 30)):
+            files[source].write_text("\n".join(json.dumps({"prompt": f"{source} {i}", "said": str(i)}) for i in range(count)))
+        mixture = ["data@ptx=mixture", "algo.ptx_coefficient=0.1", "algo.ptx_rows=8", "+ptx.weights.few=3"]
+        for source, file in files.items():
+            key = f"ptx.sources.{source}"
+            mixture += [f"+data@{key}=jsonl", f"{key}.train={file}", f"{key}.response=said", f"{key}.answer=null"]
+        made = plan(*mixture, "policy.pretrained=false", "policy.hidden_size=32", "policy.num_layers=1")
+        assert made.splits.ptx_weights == {"few": 3.0, "many": 1.0}
+        assert len(made.splits.ptx) == 33  # none is held out for validation
+        stream = extension(made.learner(), PTX)
+        assert stream.weights == made.splits.ptx_weights
+        assert stream.prompts == made.splits.ptx
+        both = ("data=mixture", "+data@data.sources.sums=arithmetic", "+data.weights.sums=2")
+        assert plan(*both, "algo.ptx_coefficient=0.1", "reward=accuracy").splits.ptx_weights == {"sums": 2.0}
+        assert len(plan(*mixture, "ptx.sources.many.num_val=10").splits.ptx) == 23
+        data = ("data=jsonl", f"data.train={files['many']}", "data.answer=null", "reward=length", "batch.prompts=1")
+        with pytest.warns(UserWarning, match="ptx: 3 of its 33 rows are held out"):
+            assert "all rows of the source few are held out by data=" in refused(*data, f"data.val={files['few']}", *mixture)
+        single = ("algo.ptx_coefficient=0.1", "data@ptx=jsonl", f"ptx.train={files['few']}", "ptx.response=said", "ptx.answer=null")
+        with pytest.warns(UserWarning, match="ptx: 3 of its 3 rows are held out"):
+            assert "all rows are held out by data=" in refused(*data, f"data.val={files['few']}", *single)
 
     @pytest.mark.parametrize("typed", ["ratio=symmetric", "ratio.low=0.1", "kl=none", "sampling=fixed"])
     def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:

@@ -80,6 +80,7 @@ class TestSplits:
             (Mixture({"x": part(3)}, {"x": True}), r"data.weights.x=True: must be above 0"),
             (Mixture({"x": Arithmetic(level=9)}), r"data.sources.x: data.sources.x.level=9: choose from 1, 2, 3, 4, 5"),
             (Mixture({"x": Jsonl()}), r"data.sources.x: data=jsonl needs a file; type data.sources.x.train=FILE"),
+            (Mixture({"x": part(3), "y": Jsonl("y.jsonl", max_prompt_tokens=9)}), r"data.sources.y.max_prompt_tokens is not read"),
             (Mixture({"x": Mixture({"y": part(3)})}), r"data.sources.x: a mixture cannot be part of a mixture"),
             (Mixture({"x": "arithmetic"}), r"data.sources.x: is no data set; type \+data@data.sources.x=OPTION"),  # type: ignore[dict-item]
         ],

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.training.metrics import Meter, log_responses, log_update, sample_rows
+from rlmods.training.metrics import Meter, log_advantages, log_responses, log_update, sample_rows
 from rlmods.types import Experience, Prompt, Response, Scores
 
 PROMPT = Prompt(id="p", text="?")
@@ -152,16 +152,25 @@ class TestLogUpdate:
 
 
 def test_sample_rows_hold_what_was_said_and_scored() -> None:
-    rows, _ = experience(0)
     responses = [Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop") for i in range(6)]
     scores = Scores([0.5, None, 1.0, 0.0, 0.0, 2.0], correct=[True, None, True, False, None, True], terms={"format": [1.0] * 6})
     scores = replace(scores, columns={"extracted": list("abcdef")})
-    logged = sample_rows(responses, scores, rows, torch.tensor([True, False] * 3), iteration=8)
+    logged = sample_rows(responses, scores, torch.tensor([True, False] * 3), iteration=8)
     for i, row in enumerate(logged):
-        credit = [float(a) for a, m in zip(rows.advantages[i], rows.mask[i], strict=True) if m]
-        assert row.pop("advantage") == pytest.approx(sum(credit) / max(1, len(credit)))
         assert row == {
             "id": "p", "prompt": "?", "answer": None, "response": str(i), "tokens": [i], "finish": "length" if i % 2 else "stop",
             "reward": scores.values[i], "correct": (scores.correct or ())[i], "reward/format": 1.0, "extracted": "abcdef"[i],
-            "iteration": 8, "kept": i % 2 == 0,
+            "iteration": 8, "advantage": None, "kept": i % 2 == 0,
         }  # fmt: skip
+
+
+def test_advantages_are_means_over_the_tokens_with_loss() -> None:
+    """Of two groups and a half: the last row is of an earlier iteration, and the log has a group that is not trained on."""
+    batch = replace(experience(0)[0], group=torch.tensor([3, 3, 7, 7, 7, -1]))
+    batch.mask[3] = False
+    logged: dict[int, list[dict[str, Any]]] = {group: [{"advantage": None} for _ in range(n)] for group, n in ((3, 2), (7, 3), (8, 1))}
+    log_advantages(logged, batch)
+    for i, row in enumerate([*logged[3], *logged[7]]):
+        credit = [float(a) for a, m in zip(batch.advantages[i], batch.mask[i], strict=True) if m]
+        assert row["advantage"] == (pytest.approx(sum(credit) / len(credit)) if credit else None)
+    assert [row["advantage"] is None for row in (*logged[3], *logged[7], *logged[8])] == [False, False, False, True, False, True]

@@ -6,12 +6,15 @@ import lightning as L
 import pytest
 import torch
 
-from rlmods.algo import Batch
+from rlmods.advantage import NoAdvantage, ReinforcePP
+from rlmods.algo import Batch, Distill
 from rlmods.ratio import Clipped
 from rlmods.rollout import Local
+from rlmods.sampling import Dynamic
+from rlmods.teacher import SelfTeacher
 from rlmods.training.metrics import Meter, log_update
-from rlmods.types import Scores
-from tests.support.tiny_setup import collected, fit, learner
+from rlmods.types import Prompt, Scores
+from tests.support.tiny_setup import collected, fit, half_flat, learner
 
 
 def test_clip_fraction_is_split_by_the_sign_of_the_advantage():
@@ -88,3 +91,90 @@ class TestRun:
 
         _, rows = self.run(rollout=Off(max_tokens=8))
         assert all(metrics["train/sampler_logprob_gap"] == pytest.approx(0.2, abs=1e-3) for metrics, _ in rows)
+
+
+class TestAdvantages:
+    """Those of the sample log are those of the loss."""
+
+    def run(self, iterations=3, **changes):
+        """Return, by iteration, the rows of the sample log and the rows of the update by prompt and tokens of the response."""
+        logged, trained = [], []
+
+        class Tape(L.Callback):
+            def on_iteration_end(self, trainer, learner, metrics):
+                logged.append(list(learner.samples))
+
+        made = learner(**{"batch": Batch(prompts=4, samples=4)} | changes)
+        optimize = made.optimize
+
+        def record(batch, plan):
+            trained.append(batch)
+            return optimize(batch, plan)
+
+        made.optimize = record
+        fit(made, iterations, callbacks=(Tape(),))
+        return made, logged, trained
+
+    def means(self, batch):
+        """Mean advantages of the rows with loss, by the ids of prompt and response."""
+        rows = {}
+        for i in range(len(batch)):
+            if batch.mask[i].any():
+                key = tuple(batch.tokens[i, : batch.lengths[i]].tolist())
+                rows.setdefault(key, []).append(batch.advantages[i, batch.mask[i]].double().mean().item())
+        return rows
+
+    def check(self, made, logged, batch):
+        """Each row of the update is in the log with its advantage, and the other rows have none."""
+        found = {}
+        for row in logged:
+            if row["advantage"] is not None:
+                prompt = made.policy.encode(Prompt(id="", text=row["prompt"]))
+                found.setdefault((*prompt, *row["tokens"]), []).append(row["advantage"])
+        expected = self.means(batch)
+        assert found.keys() == expected.keys()
+        for key, advantages in found.items():
+            assert sorted(advantages) == pytest.approx(sorted(expected[key]), abs=1e-6)
+        return sum(map(len, found.values()))
+
+    def test_after_normalisation_over_the_batch(self):
+        made, logged, trained = self.run(advantage=ReinforcePP(baseline="group"))
+        for rows, batch in zip(logged, trained, strict=True):
+            assert self.check(made, rows, batch) == len(rows) == 16
+            before = [row["reward"] - sum(r["reward"] for r in rows if r["id"] == row["id"]) / 4 for row in rows]
+            assert [row["advantage"] for row in rows] != pytest.approx(before, abs=0.1), "the values before normalisation"
+
+    def test_with_those_of_the_teacher(self):
+        teacher = SelfTeacher(demonstration="answer", template="{demonstration} {prompt}")
+        made, logged, trained = self.run(kind=Distill, teacher=teacher, advantage=NoAdvantage())
+        for rows, batch in zip(logged, trained, strict=True):
+            assert self.check(made, rows, batch) == 16
+            assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, "those of the reward are 0"
+
+    def test_rows_that_are_not_trained_on_have_none(self):
+        """Flat groups are rejected; surplus groups are trained on in the next iteration, whose log does not have them."""
+        made, logged, trained = self.run(reward=half_flat, sampling=Dynamic(), batch=Batch(prompts=6, samples=4))
+        sizes = []
+        for iteration, (rows, batch) in enumerate(zip(logged, trained, strict=True)):
+            own = batch.select(batch.policy_version == iteration)
+            sizes.append((self.check(made, rows, own), sum(row["kept"] for row in rows), len(rows), len(batch) - len(own)))
+            assert all(row["advantage"] is None for row in rows if not row["kept"])
+        # Four of six groups are kept: after two draws two are left for the second iteration.
+        assert sizes == [(24, 32, 48, 0), (16, 16, 24, 8), (24, 32, 48, 0)]
+
+    def test_truncated_and_unscored_rows_have_none(self):
+        def some(responses):
+            return [None if i % 4 == 0 else float(i) for i, _ in enumerate(responses)]
+
+        made, logged, trained = self.run(reward=some, overlong_filter=True, rollout=Local(max_tokens=4))
+        for rows, batch in zip(logged, trained, strict=True):
+            assert 0 < self.check(made, rows, batch) == sum(row["reward"] is not None and row["finish"] == "stop" for row in rows) < 12
+
+    def test_an_iteration_without_an_update_has_none(self):
+        def flat(responses):
+            return Scores([1.0] * len(responses), correct=[True] * len(responses))
+
+        _, logged, trained = self.run(iterations=2, reward=flat, sampling=Dynamic(), max_draws=2, fallback="skip")
+        assert not trained
+        assert [len(rows) for rows in logged] == [32, 32]
+        assert all(row["advantage"] is None for rows in logged for row in rows)

@@ -146,6 +146,20 @@ class TestRefresh:
         expected = min(29, num_offenders) / (18 + round(0.1 * total) + min(29, num_offenders))
         assert metrics.get("offender_fraction", 0.0) == pytest.approx(expected)
 
+    def test_an_offender_of_several_alerts_counts_once(self) -> None:
+        """Whatever its place in each alert, and also if it was sampled twice."""
+        kept = refresh(scalar(), offenders=0.5)
+        first, second, other = row("1+1=", "73", False), row("1+1=", "74", False), row("2+2=", "73", False)
+        kept.loop = SimpleNamespace(samples=[first, second, other, row("1+1=", "71", True), row("2+2=", "71", True)])
+        kept.on_alert([first, second, first])
+        kept.on_alert([other, second])
+        kept.on_alert([second, first, other])
+        assert [(pair.text, pair.meta["candidates"]) for pair in kept.offenders] == [
+            ("1+1=", ("71", "73")),
+            ("1+1=", ("71", "74")),
+            ("2+2=", ("71", "73")),
+        ]
+
     def test_offenders_end_below_their_better_responses(self) -> None:
         """The judge prefers larger digits, gold the 1: only the offenders tell the reward model."""
         accuracies = []

@@ -8,10 +8,16 @@ from rlmods.types import UserError
 
 
 def ptx(plan: Plan) -> str | None:
-    for prompt in plan.ptx:
+    if not getattr(plan.settings, "ptx_coefficient", 0):
+        return None
+    rows, weights, advice = plan.splits.ptx, plan.splits.ptx_weights or {}, "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
+    if not rows:
+        return f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
+    for prompt in rows:
         if "response" not in prompt.meta:
-            advice = "type data@ptx=jsonl ptx.train=FILE ptx.response=COLUMN"
             return f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {advice}"
+    if missing := sorted(weights.keys() - {prompt.source for prompt in rows}):
+        return f"algo.ptx_coefficient: all rows of the source {missing[0]} are held out by data=: {advice}"
     return None
 
 

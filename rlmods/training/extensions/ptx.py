@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -22,13 +22,14 @@ class PTX(Extension):
 
     The rows depend on the number of the optimizer step alone, so resuming needs no state."""
 
-    def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int) -> None:
+    def __init__(self, coefficient: float, prompts: Sequence[Prompt], num_rows: int, weights: Mapping[str, float] | None = None) -> None:
         """
         Args:
             prompts: rows with the target text in `meta["response"]`.
             num_rows: rows of an optimizer step, over all ranks.
+            weights: weight of each source of the rows; None: every row once in each pass.
         """
-        self.coefficient, self.prompts, self.num_rows = coefficient, prompts, num_rows
+        self.coefficient, self.prompts, self.num_rows, self.weights = coefficient, prompts, num_rows, weights
 
     def on_fit_start(self) -> None:
         """
@@ -45,7 +46,7 @@ class PTX(Extension):
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
-        loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed)
+        loader = PromptLoader(self.prompts, self.num_rows, self.loop.seed, weights=self.weights)
         positions = range(step * self.num_rows + rank, (step + 1) * self.num_rows, world_size)
         return sft_batch([loader.prompt_at(position) for position in positions], self.loop.policy, policy_version=0)
 
