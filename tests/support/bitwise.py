@@ -30,6 +30,7 @@ OFF_POLICY = ("batch.minibatches=2", "batch.epochs=2", "optimizer.lr=1e-3")
 NEURAL = ("reward=neural", "reward.terms.neural.reward.model={reward_model}")
 TWO_RANKS = ("trainer.devices=2", "trainer.accelerator=cpu")
 MIXTURE = ("policy=hf", "policy.name={mixture}", "validation.every=null")
+STUDENT = ("+policy@teacher.policy=tiny", "policy.pretrained=false", "policy.hidden_size=64", "policy.num_layers=2")
 LORA = ("adapter=lora", "adapter.rank=4")
 PTX = ("algo.ptx_coefficient=0.5", "algo.ptx_rows=6")
 ITERATIVE = ("algo=iterative_grpo", *NEURAL, "algo.reference_every=1", "algo.refresh_prompts=6")
@@ -76,6 +77,12 @@ CASES: dict[str, tuple[str, ...]] = {
     "online dpo moving reference": ("algo=online_dpo", "algo.reference_every=2"),
     "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
     "reward model plackett_luce": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4", "algo.centre=0.1"),
+    "full kl": ("algo=grpo", *OFF_POLICY, "kl=full"),
+    **{how: ("algo=grpo", *OFF_POLICY, f"advantage={how}") for how in ("gdpo", "length_weighted")},
+    "max_rl": ("algo=grpo", *OFF_POLICY, "advantage=max_rl", "reward=accuracy"),
+    "n_step": ("algo=ppo", *OFF_POLICY, "advantage=n_step"),
+    "distill": ("algo=distill", *OFF_POLICY, *STUDENT),
+    "gkd": ("algo=gkd", *ROWS, *STUDENT),
     # Mixtures of experts.
     "experts free": ("algo=grpo", *OFF_POLICY, *MIXTURE),
     "experts replayed": ("algo=grpo", *OFF_POLICY, *MIXTURE, "router=replay", "router.aux_coefficient=0.5"),

@@ -61,7 +61,10 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
 """Options without which an option is refused, by option; left out where the pair sets the group itself."""
 LARGE = 5.0
 """Learning rate of the updates that are compared: the second minibatch of an iteration has ratios outside of every clip range."""
-UNSIGNED = {"advantage=accept": "accepted responses are imitated, with either sign of the others"}
+UNSIGNED = {
+    "advantage=accept": "accepted responses are imitated, with either sign of the others",
+    "advantage=max_rl": "negative rewards are refused",
+}
 SAME_UPDATE = {
     "schedule": "schedules differ after the first iterations",
     "router": "routers of a dense model do not exist",
@@ -165,7 +168,8 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
         result["flat"] = bool(moved.norm() == 0)
     if custom is not None:
         reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
-        first, negated = (update(typed, partial(parity, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
+        if reason is None:
+            first, negated = (update(typed, partial(parity, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
         result["sign"] = reason or bool(torch.dot(first, negated) < 0)
     for group in sorted(groups & DEFAULTS.keys()):
         own = next(option for option in pair if option.split("=")[0] == group)
