@@ -70,7 +70,7 @@ def stages(folder: Path) -> dict[str, list[str]]:
         "collect": ["-m", "rlmods.collect", f"{folder}/sft", "data=arithmetic", *prompts, "batch.prompts=256", "batch.samples=6",
                     f"out={folder}/candidates.jsonl"],
         "label": ["-m", "rlmods.label", f"{folder}/candidates.jsonl", "judge=rule", "keep_ties=false", f"out={folder}/labelled.jsonl"],
-        "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=320", "validation.every=40"),
+        "reward_model": train("reward_model", "algo=reward_model", *pairs, *rankings, "trainer.max_iterations=500", "validation.every=50"),
         "ppo": train("ppo", *ppo, "kl.coefficient=1"),
         "ppo_without_kl": train("ppo_without_kl", *ppo, "kl.coefficient=0"),
         "dpo": train("dpo", "algo=dpo", *pairs, *proxy, *preferred, "optimizer.lr=5e-5", "algo.sft_coefficient=0.3"),

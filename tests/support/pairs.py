@@ -153,22 +153,29 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
     """Return the result of one case: `refused` with the message, or a value by property: True, False, or why it does not apply."""
     typed = overrides(pair)
     try:
-        made = composed(*typed)
+        composed(*typed)
     except UserError as error:
         return {"refused": str(error)}
+    try:
+        result = properties(pair, typed, LARGE)
+    except UserError:  # a few combinations diverge
+        result = {}
+    if result and all(result.values()):
+        return result
+    try:  # and in a few, the first large step leaves nothing to learn
+        return properties(pair, typed, LARGE / 10)
+    except UserError as error:
+        return result or {"refused while training": str(error)}
+
+
+def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str, Any]:
+    """Return the properties of one case, from updates with the learning rate `lr`."""
     custom = None if any(option.startswith("reward=") for option in typed) else parity
-    for lr in (LARGE, LARGE / 10):  # the larger one makes a few combinations diverge
-        try:
-            change, num_steps = update(typed, custom, lr=lr)
-            break
-        except UserError as error:
-            refusal = {"refused while training": str(error)}
-    else:
-        return refusal
+    change, num_steps = update(typed, custom, lr=lr)
     result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
     if not result["trains"]:
         return result
-    advantage, groups = made.parts["advantage"], {option.split("=")[0] for option in pair}
+    advantage, groups = composed(*typed).parts["advantage"], {option.split("=")[0] for option in pair}
     if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
         moved, _ = update(typed, flat)
         result["flat"] = bool(moved.norm() < 1e-6)  # kl=full computes the gradient of its minimum from rounded probabilities
@@ -185,11 +192,13 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
         if group in SAME_UPDATE:
             result[f"swap {group}"] = SAME_UPDATE[group]
             continue
+        swapped = overrides([default if option == own else option for option in pair])
         try:
-            other, _ = update(overrides([default if option == own else option for option in pair]), custom, lr=lr)
+            composed(*swapped)
         except UserError as error:
             result[f"swap {group}"] = f"the default is refused: {error}"
         else:
+            other, _ = update(swapped, custom, lr=lr)
             result[f"swap {group}"] = bool(other.shape != change.shape or (other - change).norm() > 1e-6 * change.norm())
     differs = [False]
 
