@@ -73,6 +73,11 @@ class Distill(PolicyGradient):
         self.meter.mean("train/teacher_above_fraction", (gap > 0).double(), batch.mask)
         return batch
 
+    @property
+    def normalizes_advantages(self) -> bool:
+        """True: the teacher's advantages are added to the normalised ones."""
+        return True
+
     def normalize_advantages(self, batch: Experience) -> Experience:
         """Normalise the advantages of the reward, if the estimator does so, and add the teacher's."""
         batch = super().normalize_advantages(batch)

@@ -156,6 +156,8 @@ class PolicyGradient(Learner):
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration, over all ranks."""
+        self.filters_by_reward = False
+        """True if `sampling` has dropped a group by the total reward, for want of correctness."""
         self.sampled_rows: dict[int, list[dict[str, Any]]] = {}
         """Rows of the sample log of this iteration on this rank, by group."""
         self.router = router
@@ -237,6 +239,8 @@ class PolicyGradient(Learner):
         self.samples += (rows := sample_rows(responses, scores, selected, self.iteration + 1))
         for group, row in zip(batch.group.tolist(), rows, strict=True):
             self.sampled_rows.setdefault(group, []).append(row)
+        if not self.normalizes_advantages:
+            log_advantages(self.sampled_rows, batch.select(keep))
         num_tokens = int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
         self.sampled_tokens, self.response_tokens = self.sampled_tokens + num_tokens, self.response_tokens + num_tokens
         return batch, keep
@@ -298,6 +302,11 @@ class PolicyGradient(Learner):
         self.meter.mean("train/kl_ref", kl, batch.mask)
         return self.kl.coefficient * kl
 
+    @property
+    def normalizes_advantages(self) -> bool:
+        """True if the final advantages of a row depend on the rows that it is trained with."""
+        return self.credit.normalizes_batch
+
     def normalize_advantages(self, batch: Experience) -> Experience:
         """Normalise the advantages over the rows of an iteration, on all ranks, if the estimator does so."""
         return self.credit.normalize(batch)
@@ -312,8 +321,9 @@ class PolicyGradient(Learner):
             batch = replace(batch, mask=batch.mask & complete[:, None])
         selected = self.select(correctness(scores).to(self.device), batch)
         keep = torch.isin(batch.group, batch.group[selected & batch.mask.any(1)])
-        if lacks_correctness(scores) and not keep.all() and self.total_batches == 1:
-            rank_zero_warn("sampling drops groups by their total reward, because this reward does not report correctness")
+        if not self.filters_by_reward and self.ranks.reduce(torch.tensor(float(lacks_correctness(scores) and not keep.all())), "max"):
+            self.filters_by_reward = True
+            rank_zero_warn("sampling drops groups by their total reward, because the reward does not report correctness for all responses")
         return replace(batch, mask=batch.mask & (selected | ~keep)[:, None]), keep, selected
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:

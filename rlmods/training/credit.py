@@ -29,6 +29,11 @@ class CreditAssignment:
         """True if `values` must be the reward of the greedy response to each prompt."""
         return self._declares("needs_greedy")
 
+    @property
+    def normalizes_batch(self) -> bool:
+        """True if advantages are normalised over the rows that an iteration trains on."""
+        return hasattr(self.advantage, "normalize")
+
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         """Return the scores with the rewards that the estimator reads: correctness, or the `scaled` values and the rewards by step."""
         if self._declares("reads_correctness"):

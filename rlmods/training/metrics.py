@@ -299,9 +299,9 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
 def sample_rows(responses: Sequence[Response], scores: Scores, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
     """Return the rows of the sample log of an iteration, one per response.
 
-    `kept` is True if `sampling` selects the response. `advantage` is the one that the iteration trains the response with, which
-    `log_advantages` sets; it stays None if the iteration does not train on the response: one that is unscored, not selected, truncated
-    (`algo.overlong_filter`), or of a group that is dropped or kept for the next iteration, whose normalisation may be another."""
+    `kept` is True if `sampling` selects the response. `advantage` is the one that the response is trained with, which `log_advantages`
+    sets. It stays None for a response that is unscored, not selected, truncated (`algo.overlong_filter`) or of a rejected group, and, if
+    advantages are normalised over the rows of an iteration, for one of a group that waits for the next iteration."""
     columns = ({"iteration": iteration, "advantage": None, "kept": k} for k in selected.tolist())
     return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]
 

@@ -194,7 +194,7 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6
     if variant == "retired prompts":
-        assert stopped.state()["parts"]["PromptRetirement"]["retired"]
+        assert stopped.state()["parts"]["PromptRetirement"]["pools"]["retired"]
         assert sum(row["train/num_brought_back"] for row in before) > 0
         assert sum(row["train/num_brought_back"] for row in after) > 0
     assert first.prompts + second.prompts == whole.prompts

@@ -230,6 +230,10 @@ class FirstStep:
 
 
 PROCESS = ("reward=process", "reward.terms.process.reward.model=an/other")
+BY_SOURCE = (
+    "data=mixture", "+data@data.sources.a=arithmetic", "reward=by_source", "+reward@reward.rewards.a=process",
+    "reward.rewards.a.terms.process.reward.model=an/other",
+)  # fmt: skip
 NEURAL = "reward.terms.neural.reward"
 
 RULES = {
@@ -265,12 +269,14 @@ RULES = {
                 *("algo=grpo", "advantage=process", *PROCESS),
                 *(f"+reward.terms.rm.reward.{x}" for x in ("_target_=rlmods.reward.Neural", "model=an/other", "spread=uniform")),
             ),
-            "every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last",
+            "every token of a spread reward as a step: type reward.terms.rm.reward.spread=last",
         ),
         (
             ("algo=grpo", "advantage=process_outcome", *PROCESS),
             "but reward=process only has rewards of steps: type reward.terms.gold.weight=1, or advantage=process",
         ),
+        (("algo=grpo", *BY_SOURCE), "type reward.rewards.a.terms.process.reward.aggregate=min, or advantage=process"),
+        (("algo=grpo", "advantage=process_outcome", *BY_SOURCE), "type reward.rewards.a.terms.gold.weight=1, or advantage=process"),
     ],
     "kl_in_reward": [
         (

@@ -5,7 +5,7 @@
 A pair is refused when composing (with its message), or trained on a random model and held against these properties:
 
 * trains: at least one optimizer step, and the weights move.
-* flat: equal rewards in every group move no weight by more than rounding, if the advantage compares the responses to one prompt.
+* flat: equal rewards in every group move no weight, if the advantage compares the responses to one prompt.
 * sign: the first update with negated rewards has a negative inner product with the update itself.
 * swap: the update differs from that with the group's default option.
 * credit: exchanging the advantages of a response's tokens changes the update, if the advantage differs between tokens.
@@ -178,7 +178,8 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
     advantage, groups = composed(*typed).parts["advantage"], {option.split("=")[0] for option in pair}
     if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
         moved, _ = update(typed, flat)
-        result["flat"] = bool(moved.norm() < 1e-6)  # kl=full computes the gradient of its minimum from rounded probabilities
+        # A KL at its minimum has the gradient of rounded log-probabilities.
+        result["flat"] = bool(moved.norm() <= (0.0 if "kl=none" in typed else 1e-6))
     if custom is not None:
         reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
         if reason is None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from rlmods.config.plan import Plan
+from rlmods.reward import BySource, WeightedSum
 
 
 def steps(plan: Plan) -> str | None:
@@ -15,19 +17,32 @@ def steps(plan: Plan) -> str | None:
     option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
     if needs_steps and not gives_steps:
         return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
-    if needs_steps and getattr(plan.parts["reward"], "gives_tokens", False):
-        return f"advantage={option} would read every token of a spread reward as a step: type reward.terms.NAME.reward.spread=last"
+    terms = list(_terms(plan.parts["reward"], "reward", wrapped="terms" not in plan.config.reward))
+    if needs_steps and (spread := [path for path, part, weight in terms if weight and getattr(part, "gives_tokens", False)]):
+        return f"advantage={option} would read every token of a spread reward as a step: type {spread[0]}.spread=last"
     if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
-        return (
-            f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps: "
-            "type reward.terms.gold.weight=1, or advantage=process"
-        )
+        problem = f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps"
+        monitors = [path.removesuffix(".reward") for path, part, weight in terms if not weight and not getattr(part, "gives_steps", False)]
+        return f"{problem}: type {f'{monitors[0]}.weight=1, or ' if monitors else ''}advantage=process"
     if gives_steps and not needs_steps:
-        terms = getattr(plan.parts["reward"], "terms", {})
-        name = next((name for name, term in terms.items() if getattr(term["reward"], "gives_steps", False)), reward)
+        path = next(path for path, part, weight in terms if weight and getattr(part, "gives_steps", False))
         problem = f"reward={reward} gives one reward per step, and advantage={option} would add them up and so pay for the number of steps"
-        return f"{problem}: type reward.terms.{name}.reward.aggregate=min, or advantage=process"
+        return f"{problem}: type {path}.aggregate=min, or advantage=process"
     return None
+
+
+def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[str, Any, float]]:
+    """Yield the rewards that `reward` consists of, with their paths in the configuration and their weights.
+
+    `wrapped`: `reward` is a sum with one term, which is at `path` itself in the configuration."""
+    if isinstance(reward, BySource):
+        for name, part in reward.rewards.items():
+            yield from _terms(part, f"{path}.rewards.{name}")
+    elif isinstance(reward, WeightedSum):
+        for name, term in reward.terms.items():
+            yield path if wrapped else f"{path}.terms.{name}.reward", term["reward"], reward.weights[name]
+    else:
+        yield path, reward, 1.0
 
 
 def kl_in_reward(plan: Plan) -> str | None:

@@ -15,9 +15,10 @@ def ptx(plan: Plan) -> str | None:
         return f"algo.ptx_coefficient: all rows are held out by data=: {advice}"
     for prompt in rows:
         if "response" not in prompt.meta:
-            return f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {advice}"
+            of_source = f"type ptx.sources.{prompt.source}.response=COLUMN, or ~ptx.sources.{prompt.source}"
+            return f"algo.ptx_coefficient needs responses, but prompt {prompt.id} has none: {of_source if weights else advice}"
     if missing := sorted(weights.keys() - {prompt.source for prompt in rows}):
-        return f"algo.ptx_coefficient: all rows of the source {missing[0]} are held out by data=: {advice}"
+        return f"algo.ptx_coefficient: all rows of the source {missing[0]} are held out by data=: type ~ptx.sources.{missing[0]}"
     return None
 
 

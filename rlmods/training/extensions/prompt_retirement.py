@@ -21,6 +21,7 @@ class PromptRetirement(Extension):
     def __init__(self, solved_after: int | None, unsolved_after: int | None, bring_back: float) -> None:
         self.pools = DifficultyPools(solved_after, unsolved_after, bring_back)
         self._num_logged = 0
+        self._reports_correctness = False
 
     def on_fit_start(self) -> None:
         self.loop.trainer.datamodule.pools = self.pools
@@ -29,7 +30,7 @@ class PromptRetirement(Extension):
         """Count the solved prompts of all ranks. Prompts whose reward reports no correctness, as that of one source may, stay.
 
         Raises:
-            UserError: the reward reports the correctness of none of the responses that it scored.
+            UserError: the reward scored responses, and has not reported the correctness of any since the run began.
         """
         correct = [None] * len(responses) if scores.correct is None or scores.monitored else scores.correct
         groups = group_by_prompt(list(zip(responses, correct, strict=True)), self.loop.batch.samples)
@@ -39,7 +40,8 @@ class PromptRetirement(Extension):
         ]
         ranks = all_gather((occurrences, any(value is not None for value in scores)))
         counts = [occurrence for own, _ in ranks for occurrence in own]
-        if any(scored for _, scored in ranks) and not any(num_known for *_, num_known in counts):
+        self._reports_correctness |= any(num_known for *_, num_known in counts)
+        if any(scored for _, scored in ranks) and not self._reports_correctness:
             advice = "type reward=math, or drop algo.retire_solved and algo.retire_unsolved"
             raise UserError(f"prompts are retired by the correctness of responses, which this reward does not report: {advice}")
         for occurrence in counts:
@@ -51,8 +53,9 @@ class PromptRetirement(Extension):
         self._num_logged = self.pools.num_brought_back
 
     def state_dict(self) -> dict[str, Any]:
-        return self.pools.state_dict()
+        return {"pools": self.pools.state_dict(), "reports_correctness": self._reports_correctness}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        self.pools.load_state_dict(state)
+        self.pools.load_state_dict(state["pools"])
+        self._reports_correctness = state["reports_correctness"]
         self._num_logged = self.pools.num_brought_back
