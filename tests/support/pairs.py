@@ -19,6 +19,7 @@ import argparse
 import copy
 import json
 import sys
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -33,6 +34,7 @@ from torch import Tensor
 from rlmods.cli.console import silence_libraries
 from rlmods.types import Response, Scores, UserError
 from tests.config.test_compose import CONF, plan
+from tests.reward import models
 from tests.support import tiny_setup
 
 BASE = (
@@ -47,11 +49,14 @@ DEFAULTS = {
 }  # fmt: skip
 """Groups of the sweep, with the option that `swap` compares with."""
 CORE = ("advantage", "ratio", "kl", "aggregation", "sampling", "critic")
+PROCESS = ("reward=process", "reward.terms.process.reward.model={process}", "reward.terms.process.reward.separator=a", "batch.prompts=16")
 COMPANIONS: dict[str, tuple[str, ...]] = {
     "advantage=gae": ("critic=separate",),
     "advantage=gae_whitened": ("critic=separate",),
+    "advantage=n_step": ("critic=separate",),
     "advantage=accept": ("ratio=log_likelihood",),
-    "advantage=process": ("reward=process",),
+    "advantage=process": PROCESS,
+    "advantage=process_outcome": (*PROCESS, "reward.terms.gold.weight=1.0"),
     "ratio=dppo": ("ratio.low=0.0005", "ratio.high=0.0005"),
     "ratio=cispo": ("ratio.high=0.01",),
     "critic=separate": ("advantage=gae",),
@@ -91,7 +96,13 @@ def overrides(pair: Sequence[str]) -> list[str]:
         typed += [x for x in COMPANIONS.get(option, ()) if x.split("=")[0] not in groups]
     groups |= {x.split("=")[0] for x in typed}
     base = [x for x in BASE if x.split("=")[0] not in groups]
-    return [*base, *typed, *pair]
+    return [x.replace("{process}", process_model()) for x in (*base, *typed, *pair)]
+
+
+@cache
+def process_model() -> str:
+    """Return the directory of a process reward model with random weights."""
+    return models.save(Path(tempfile.mkdtemp(prefix="pairs-")), kind="process")
 
 
 def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
