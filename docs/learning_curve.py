@@ -1,4 +1,4 @@
-"""Draw held-out accuracy over time: `python docs/learning_curve.py OUT.png LABEL=RUN_DIR ...` (needs the extra rlmods[plot])."""
+"""Draw held-out accuracy over iterations: `python docs/learning_curve.py OUT.png LABEL=RUN_DIR ...` (needs the extra rlmods[plot])."""
 
 import json
 import sys
@@ -12,11 +12,11 @@ import matplotlib.pyplot as plt
 COLORS = ("#2563eb", "#ea580c", "#16a34a", "#9333ea", "#64748b", "#dc2626")
 
 
-def curve(run: Path) -> tuple[list[float], list[float]]:
-    """Return minutes and val/accuracy of the validations of a run."""
+def curve(run: Path) -> tuple[list[int], list[float]]:
+    """Return iteration and val/accuracy of the validations of a run."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    points = [(row["wall_s"] / 60, row["val/accuracy"]) for row in rows if "val/accuracy" in row]
-    return [minute for minute, _ in points], [value for _, value in points]
+    points = [(row["iteration"], row["val/accuracy"]) for row in rows if "val/accuracy" in row]
+    return [iteration for iteration, _ in points], [value for _, value in points]
 
 
 def main(out: str, *runs: str) -> None:
@@ -24,7 +24,7 @@ def main(out: str, *runs: str) -> None:
     figure, axes = plt.subplots(figsize=(7, 3.4), dpi=130)
     for color, (label, run) in zip(COLORS, (pair.split("=", 1) for pair in runs), strict=False):
         axes.plot(*curve(Path(run)), color=color, label=label, linewidth=1.8)
-    axes.set(xlabel="minutes of training on 2 CPU cores", ylabel="held-out accuracy, greedy", ylim=(0, 1), xlim=(0, None))
+    axes.set(xlabel="iteration", ylabel="held-out accuracy, greedy", ylim=(0, 1), xlim=(0, None))
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(frameon=False, loc="lower right")
