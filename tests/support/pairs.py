@@ -56,7 +56,7 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "advantage=n_step": ("critic=separate",),
     "advantage=accept": ("ratio=log_likelihood",),
     "advantage=process": PROCESS,
-    "advantage=process_outcome": (*PROCESS, "reward.terms.gold.weight=1.0"),
+    "advantage=process_outcome": (*PROCESS, "+reward@reward.terms.length.reward=length"),
     "ratio=dppo": ("ratio.low=0.0005", "ratio.high=0.0005"),
     "ratio=cispo": ("ratio.high=0.01",),
     "critic=separate": ("advantage=gae",),
@@ -75,8 +75,9 @@ UNSIGNED = {
 SAME_UPDATE = {
     "schedule": "schedules differ after the first iterations",
     "router": "routers of a dense model do not exist",
+    "advantage=process sampling=dynamic": "no group of a process reward is flat",
 }
-"""Groups whose options make the same update here, with the reason."""
+"""Groups and cases in which a swap makes the same update here, with the reason."""
 
 
 def options(group: str) -> list[str]:
@@ -201,8 +202,8 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
         default = f"{group}={DEFAULTS[group]}"
         if own == default:
             continue
-        if group in SAME_UPDATE:
-            result[f"swap {group}"] = SAME_UPDATE[group]
+        if reason := SAME_UPDATE.get(group) or (group == "sampling" and SAME_UPDATE.get(" ".join(pair))):
+            result[f"swap {group}"] = reason
             continue
         swapped = overrides([default if option == own else option for option in pair])
         try:
