@@ -75,9 +75,10 @@ UNSIGNED = {
 SAME_UPDATE = {
     "schedule": "schedules differ after the first iterations",
     "router": "routers of a dense model do not exist",
-    "advantage=process sampling=dynamic": "no group of a process reward is flat",
 }
-"""Groups and cases in which a swap makes the same update here, with the reason."""
+"""Groups whose options make the same update here, with the reason."""
+SAME_ROWS = {"advantage=process": "no group of a process reward is flat"}
+"""Options with which `sampling=dynamic` selects the same rows as `sampling=fixed` here, with the reason."""
 
 
 def options(group: str) -> list[str]:
@@ -202,7 +203,8 @@ def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str
         default = f"{group}={DEFAULTS[group]}"
         if own == default:
             continue
-        if reason := SAME_UPDATE.get(group) or (group == "sampling" and SAME_UPDATE.get(" ".join(pair))):
+        reasons = [SAME_UPDATE.get(group), *(SAME_ROWS.get(x) for x in pair if own == "sampling=dynamic")]
+        if reason := next(filter(None, reasons), None):
             result[f"swap {group}"] = reason
             continue
         swapped = overrides([default if option == own else option for option in pair])
