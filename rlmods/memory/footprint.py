@@ -224,7 +224,9 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     divergence, other = divergence_tensors(plan), 0
     if divergence:
         models: list[Any] = [networks.trained["policy"], *networks.frozen.values()]
-        other = max(num_bytes(model.model.get_output_embeddings()) for model in models) * devices.fsdp
+        # In float32, or in 16 bits and, for products and while they are cast, in float32 as well.
+        itemsize = 4 if devices.gathered_itemsize is None else 4 + devices.gathered_itemsize
+        other = max(num_bytes(model.model.get_output_embeddings(), itemsize=itemsize) for model in models) * devices.fsdp
     update = {"gathered weights": max(gathered) + other, "gathered gradients": max(unreduced), "cast weights": casts}
     stages["update"] = update | {"activations": sum(x.training(micro, divergence) for x in transformers)}
     stages["optimizer step"] = {"activations": held["gradients"]}

@@ -181,10 +181,15 @@ class Policy(TokenizerMixin, nn.Module):
         layer = self.model.get_output_embeddings()
         if not isinstance(getattr(layer, "weight", None), DTensor):
             return self.head
-        weight, bias = (None if x is None else full_tensor(x.detach()) for x in (layer.weight, layer.bias))
-        assert weight is not None
-        # In the precision of the forward, which casts the float32 shards.
-        return lambda hidden: self._transform_logits(float32_linear(hidden, weight.to(hidden), None if bias is None else bias.to(hidden)))
+        parameters = [None if x is None else full_tensor(x.detach()) for x in (layer.weight, layer.bias)]
+
+        def gathered(hidden: Tensor) -> Tensor:
+            # In the precision of the forward, which casts the float32 shards.
+            parameters[:] = weight, bias = [None if x is None else x.to(hidden) for x in parameters]
+            assert weight is not None
+            return self._transform_logits(float32_linear(hidden, weight, bias))
+
+        return gathered
 
     def _transform_logits(self, logits: Tensor) -> Tensor:
         config = self.model.config.get_text_config()

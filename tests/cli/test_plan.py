@@ -131,6 +131,9 @@ class TestFormulas:
     def test_a_divergence_gathers_the_output_layer_of_the_other_model(self):
         estimated, full = (parts("algo=grpo", f"kl={kl}", "trainer=fsdp") for kl in ("loss", "full"))
         assert full["gathered weights"] - estimated["gathered weights"] == 4 * WORDS * WIDTH
+        half = ("trainer=fsdp", "trainer.precision=bf16-mixed")
+        estimated, full = (parts("algo=grpo", f"kl={kl}", *half) for kl in ("loss", "full"))
+        assert full["gathered weights"] - estimated["gathered weights"] == (2 + 4) * WORDS * WIDTH
 
     def test_the_teacher_scores_its_own_prompts(self):
         from rlmods.policy import Tiny
