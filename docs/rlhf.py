@@ -96,9 +96,14 @@ def measurement(folder: Path, name: str) -> list[str]:
 def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str]:
     """Print a command and run it. Exits if it fails."""
     print(f"\n$ python {shlex.join(arguments)}", flush=True)
-    process = subprocess.run([sys.executable, *arguments], text=True, check=False, **options)
+    try:
+        process = subprocess.run([sys.executable, *arguments], text=True, check=False, **options)
+    except KeyboardInterrupt:  # which the command also receives: it has printed what it saved
+        sys.exit("interrupted; run this script again to continue")
     if process.returncode:
-        sys.exit(f"the command failed (exit status {process.returncode}); run this script again to continue with it")
+        sys.exit(
+            f"the command failed (exit status {process.returncode}); run this script again to continue with it, or remove its folder to start over"
+        )
     return process
 
 

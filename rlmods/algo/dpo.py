@@ -13,8 +13,8 @@ from torch.nn.utils.rnn import pad_sequence
 from rlmods.algo.learner import Learner
 from rlmods.distributed.collectives import all_gather
 from rlmods.ops import kl_divergence
-from rlmods.policy.base import Other, Policy
-from rlmods.policy.dropout import eval_mode, set_dropout
+from rlmods.policy.base import Other, Policy, eval_mode
+from rlmods.policy.dropout import set_dropout
 from rlmods.preference.terms import best_token_mean, sft_loss
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.training.metrics import Meter

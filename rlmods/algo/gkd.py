@@ -14,8 +14,8 @@ from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.ops import jensen_shannon
 from rlmods.rollout.decode import keyed_uniforms
-from rlmods.rollout.order import generate
 from rlmods.training.batch import Batch
+from rlmods.training.collate import generate
 from rlmods.training.distill_batch import DistillBatch
 from rlmods.training.metrics import sample_row
 from rlmods.training.reference import Reference

@@ -10,8 +10,8 @@ import torch
 
 from rlmods.algo.dpo import DPO, DPOSettings
 from rlmods.protocols import Judge
-from rlmods.rollout.order import generate
 from rlmods.training.batch import Batch
+from rlmods.training.collate import generate
 from rlmods.training.extensions import MovingReference
 from rlmods.training.metrics import sample_row
 from rlmods.training.preference_batch import pad_preferences

@@ -15,10 +15,9 @@ from rlmods.algo.learner import Learner
 from rlmods.critic.loss import clip_range, value_loss
 from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
 from rlmods.reward.scores import as_scores
-from rlmods.rollout.order import generate
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate, generate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.evaluation import with_settings
 from rlmods.training.extensions import (

@@ -38,8 +38,8 @@ from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
-from rlmods.rollout.order import generate
 from rlmods.run import dumps
+from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response, UserError
 
 RUN_KEYS = ("data", "rollout", "batch", "seed")

@@ -23,8 +23,7 @@ from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
-from rlmods.rollout.order import generate
-from rlmods.training.collate import collate
+from rlmods.training.collate import collate, generate
 from rlmods.training.evaluation import Validation, with_settings
 from rlmods.types import Prompt, Scores, UserError
 

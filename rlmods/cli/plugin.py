@@ -60,7 +60,7 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
         (plugin / path).write_text(text)
-    return {"wrote": [str(plugin / path) for path in files], "try": [f"python -m pytest {plugin}", f"python train.py {group}={name}"]}
+    return {"wrote": [str(plugin / path) for path in files], "try": [f"make test ARGS={plugin}", f"python train.py {group}={name}"]}
 
 
 def list_plugins() -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -12,12 +12,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.nn.functional import linear
+from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
+from rlmods.ops import float32_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.output_layer import float32_linear, float32_output
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
@@ -287,3 +289,37 @@ def _check_head(policy: Policy) -> None:
     if not torch.allclose(expected.float(), actual.float(), rtol=tolerance, atol=tolerance):
         name = type(policy.model).__name__
         raise UserError(f"policy: {name} transforms its logits after the output layer, which is not supported: choose another model")
+
+
+def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
+    """Return the layer's output for these hidden states without rounding it to 16 bits, as autocast and 16-bit weights do: a logit of 20
+    would be rounded to a multiple of 1/8. The layer runs as a module, with its hooks. One that is not a plain linear layer (an adapted one)
+    computes as it does by itself."""
+    with _Float32Linear(layer) if type(layer) is nn.Linear else nullcontext():
+        output: Tensor = layer(hidden)
+    return output
+
+
+class _Float32Linear(TorchFunctionMode):
+    """Compute the product with the weight of a linear layer by `float32_linear`."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is linear and args[1] is self.layer.weight:
+            return float32_linear(*args)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def eval_mode(module: nn.Module) -> Iterator[None]:
+    """Put every submodule in eval mode inside the block, and restore each mode afterwards."""
+    modes = [(m, m.training) for m in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for m, training in modes:
+            m.training = training

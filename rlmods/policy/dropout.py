@@ -55,18 +55,6 @@ def set_dropout(network: Any, probability: float) -> None:
 
 
 @contextmanager
-def eval_mode(module: nn.Module) -> Iterator[None]:
-    """Put every submodule in eval mode inside the block, and restore each mode afterwards."""
-    modes = [(m, m.training) for m in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for m, training in modes:
-            m.training = training
-
-
-@contextmanager
 def original_dropout(model: Any, original: list[dict[str, float]]) -> Iterator[None]:
     """Restore the configurations' dropout values, as returned by `disable_dropout`, inside the block."""
     pairs = list(zip(_configs(model), original, strict=True))

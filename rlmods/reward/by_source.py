@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlmods.reward.weighted_sum import run_reward
-from rlmods.types import Prompt, Response, Scores, UserError, suggest
+from rlmods.types import Prompt, Response, Scores, UserError
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,10 @@ class BySource:
             advice = "type data=mixture, or data.source=COLUMN"
             raise UserError(f"reward=by_source grades by the source of a prompt, but prompt {prompt.id} has none: {advice}")
         if prompt.source not in self.rewards:
-            advice = f"{suggest(prompt.source, self.rewards)} or type +reward@reward.rewards.{prompt.source}=OPTION"
-            raise UserError(f"reward=by_source has no reward for the source {prompt.source!r} of prompt {prompt.id}: {advice}")
+            problem = (
+                f"reward=by_source has no reward for the source {prompt.source!r} of prompt {prompt.id}, only for {', '.join(self.rewards)}"
+            )
+            raise UserError(f"{problem}: type +reward@reward.rewards.{prompt.source}=OPTION")
         return self.rewards[prompt.source]
 
     def check_prompt(self, prompt: Prompt) -> None:

@@ -19,8 +19,7 @@ from torch import Tensor, nn
 from transformers import DynamicCache, PreTrainedConfig
 from transformers.cache_utils import DynamicLayer
 
-from rlmods.policy.base import Policy
-from rlmods.policy.dropout import eval_mode
+from rlmods.policy.base import Policy, eval_mode
 
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs about as much as one step."""

@@ -11,7 +11,7 @@ import torch
 
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
-from rlmods.rollout.order import generate
+from rlmods.training.collate import generate
 from rlmods.training.metrics import Meter, log_by_source, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
 

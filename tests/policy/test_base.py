@@ -29,8 +29,8 @@ from transformers import (
 )
 
 from rlmods.policy import HuggingFace, Policy, ScalarModel, base
+from rlmods.policy.base import float32_output
 from rlmods.policy.hf import load
-from rlmods.policy.output_layer import float32_output
 from rlmods.policy.text import end_of_turn
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.rollout import Local

@@ -12,7 +12,8 @@ import torch
 from rlmods.adapter import LoRA
 from rlmods.algo import DPO, Batch, ProcessRewardModel, RewardModel
 from rlmods.policy import Policy
-from rlmods.policy.dropout import eval_mode, set_dropout
+from rlmods.policy.base import eval_mode
+from rlmods.policy.dropout import set_dropout
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.types import UserError

@@ -12,8 +12,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from rlmods.distributed import sharding
+from rlmods.ops import float32_linear
 from rlmods.policy import Policy, Tiny
-from rlmods.policy.output_layer import float32_linear, float32_output
+from rlmods.policy.base import float32_output
 
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])

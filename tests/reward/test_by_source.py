@@ -159,7 +159,7 @@ class TestErrors:
         ("source", "message"),
         [
             (None, "prompt None/x has none: type data=mixture, or data.source=COLUMN"),
-            ("sum", r"no reward for the source 'sum' of prompt sum/x: did you mean sums\? or type \+reward@reward.rewards.sum=OPTION"),
+            ("sum", r"no reward for the source 'sum' of prompt sum/x, only for sums: type \+reward@reward.rewards.sum=OPTION"),
         ],
     )
     def test_of_a_prompt(self, source: str | None, message: str) -> None:

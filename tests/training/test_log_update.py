@@ -1,6 +1,7 @@
 """Metrics of updates."""
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import lightning as L
 import pytest
@@ -13,7 +14,7 @@ from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.teacher import SelfTeacher
 from rlmods.training.metrics import Meter, log_update
-from rlmods.types import Prompt, Scores
+from rlmods.types import Experience, Prompt, Scores
 from tests.support.tiny_setup import collected, fit, half_flat, learner
 
 
@@ -151,16 +152,23 @@ class TestAdvantages:
             assert self.check(made, rows, batch) == 16
             assert sum(abs(row["advantage"]) > 1e-3 for row in rows) > 8, "those of the reward are 0"
 
-    def test_rows_that_are_not_trained_on_have_none(self):
-        """Flat groups are rejected; surplus groups are trained on in the next iteration, whose log does not have them."""
-        made, logged, trained = self.run(reward=half_flat, sampling=Dynamic(), batch=Batch(prompts=6, samples=4))
+    DYNAMIC: ClassVar = {"reward": half_flat, "sampling": Dynamic(), "batch": Batch(prompts=6, samples=4)}
+    """Four of six groups are kept: after two draws two are left for the second iteration."""
+
+    def test_rejected_rows_have_none_and_those_that_wait_have_theirs(self):
+        made, logged, trained = self.run(4, **self.DYNAMIC)
         sizes = []
+        for iteration, rows in enumerate(logged[:3]):
+            now, later = (batch.select(batch.policy_version == iteration) for batch in trained[iteration : iteration + 2])
+            sizes.append((self.check(made, rows, Experience.concat([now, later])), sum(row["kept"] for row in rows), len(rows), len(later)))
+            assert all((row["advantage"] is not None) == row["kept"] for row in rows)
+        assert sizes == [(32, 32, 48, 8), (16, 16, 24, 0), (32, 32, 48, 8)]
+
+    def test_those_that_wait_have_none_if_they_are_normalised_with_others(self):
+        made, logged, trained = self.run(**self.DYNAMIC, advantage=ReinforcePP(baseline="group"))
         for iteration, (rows, batch) in enumerate(zip(logged, trained, strict=True)):
             own = batch.select(batch.policy_version == iteration)
-            sizes.append((self.check(made, rows, own), sum(row["kept"] for row in rows), len(rows), len(batch) - len(own)))
-            assert all(row["advantage"] is None for row in rows if not row["kept"])
-        # Four of six groups are kept: after two draws two are left for the second iteration.
-        assert sizes == [(24, 32, 48, 0), (16, 16, 24, 8), (24, 32, 48, 0)]
+            assert self.check(made, rows, own) == len(own)
 
     def test_truncated_and_unscored_rows_have_none(self):
         def some(responses):

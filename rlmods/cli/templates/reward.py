@@ -9,7 +9,7 @@ from typing import Any
 class Name:
     """Score `value` if the response contains `word`, else 0; None (abstain) for a prompt without a question."""
 
-    word: str = "because"
+    word: str = "1"
     """Text to search for."""
     value: float = 1.0
     """Score of a response that contains `word`."""

@@ -1,4 +1,4 @@
-"""Run with `python -m pytest plugins/name`."""
+"""Run with `make test ARGS=plugins/name`."""
 
 from types import SimpleNamespace
 from typing import Any
@@ -16,4 +16,4 @@ def test_scores_the_word() -> None:
 
 
 def test_abstains_without_a_question() -> None:
-    assert Name()([response("because", question=None)]) == [None]
+    assert Name()([response("1", question=None)]) == [None]

@@ -1,4 +1,4 @@
-"""Run with `python -m pytest plugins/name`."""
+"""Run with `make test ARGS=plugins/name`."""
 
 import torch
 

@@ -11,7 +11,7 @@ import torch
 
 from rlmods.algo import Batch
 from rlmods.rollout import Local
-from rlmods.rollout.order import generate
+from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response, UserError
 from tests.support.tiny_setup import SPLITS, attached, learner
 
