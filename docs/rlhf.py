@@ -101,9 +101,8 @@ def run(arguments: list[str], **options: Any) -> subprocess.CompletedProcess[str
     except KeyboardInterrupt:  # which the command also receives: it has printed what it saved
         sys.exit("interrupted; run this script again to continue")
     if process.returncode:
-        sys.exit(
-            f"the command failed (exit status {process.returncode}); run this script again to continue with it, or remove its folder to start over"
-        )
+        problem = f"the command failed (exit status {process.returncode})"
+        sys.exit(f"{problem}; run this script again to continue with it, or remove its folder to start over")
     return process
 
 
