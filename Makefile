@@ -21,7 +21,7 @@ test: .venv/.dev
 mutate: .venv/.dev
 	$(PY) -m tests.support.mutate --jobs 2 $(ARGS)
 
-# The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling: about ten minutes. Resumes if interrupted.
+# The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling. Resumes if interrupted.
 rlhf: .venv/.plot
 	$(PY) docs/rlhf.py $(ARGS)
 

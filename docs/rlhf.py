@@ -120,7 +120,7 @@ def main(folder: Path) -> None:
         if name not in results:
             results[name] = json.loads(run(measurement(folder, name), stdout=subprocess.PIPE).stdout)
             (folder / "results.json").write_text(json.dumps(results, indent=2))
-    show(folder, results, minutes)
+    show(folder, results)
     plot(folder, results)
     print(f"the plot is {folder / 'rlhf.png'}; the stages took {sum(minutes.values()):.0f} minutes")
 
@@ -130,12 +130,10 @@ def read_json(path: Path) -> dict[str, Any]:
     return dict(json.loads(path.read_text())) if path.is_file() else {}
 
 
-def show(folder: Path, results: dict[str, Any], minutes: dict[str, float]) -> None:
+def show(folder: Path, results: dict[str, Any]) -> None:
     """Print the table and write it to `table.md`."""
-    header = ["", *COLUMNS.values(), "minutes"]
-    rows = [
-        [label, *(f"{results[name][column]:.3f}" for column in COLUMNS), f"{minutes[name]:.1f}"] for name, (label, _) in COMPARED.items()
-    ]
+    header = ["", *COLUMNS.values()]
+    rows = [[label, *(f"{results[name][column]:.3f}" for column in COLUMNS)] for name, (label, _) in COMPARED.items()]
     table = Table(*header, title="From the same preferences, on held-out questions", width=110)
     for row in rows:
         table.add_row(*row)

@@ -158,7 +158,7 @@ class TestRLHF:
             (tmp_path / run).mkdir()
             row = {"iteration": 1, **dict.fromkeys(pipeline.PANELS, 0.5)}
             (tmp_path / run / "metrics.jsonl").write_text(f"{json.dumps(row)}\n")
-        pipeline.show(tmp_path, metrics, dict.fromkeys(pipeline.COMPARED, 1.0))
+        pipeline.show(tmp_path, metrics)
         pipeline.plot(tmp_path, metrics)
         assert len((tmp_path / "table.md").read_text().splitlines()) == 2 + len(pipeline.COMPARED)
         assert (tmp_path / "rlhf.png").stat().st_size > 1000
