@@ -15,7 +15,7 @@ train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
-	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 2 --dist loadfile $(ARGS)
+	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile $(ARGS)
 
 # Plant bugs one at a time and run the tests that have to see each: tens of minutes. make mutate ARGS="--only rlmods/ratio"
 mutate: .venv/.dev

@@ -173,7 +173,7 @@ class TestFormulas:
 
 
 class TestMonotonicity:
-    BATCH = ("data.level=3", "batch.prompts=512", "batch.token_budget=1000000", "trainer=fsdp")
+    BATCH = ("data.level=3", "data.num_train=600", "data.num_val=8", "batch.prompts=512", "batch.token_budget=1000000", "trainer=fsdp")
 
     @pytest.mark.parametrize(
         ("less", "more"),

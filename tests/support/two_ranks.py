@@ -92,11 +92,17 @@ OVER_RANKS = [
     "dpo ipo", "reward_model ranking",
 ]  # fmt: skip
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
+GATHERS = [
+    "dapo", "iterative_grpo", "ppo", "remax", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked",
+    "dapo checkpointed activations", "ppo shared imitating", "grpo moving reference", "grpo full kl", "distill demonstration",
+    "gkd demonstration", "experts replayed", "ppo lora",
+]  # fmt: skip
+"""Cases that differ in which networks are gathered, and when."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
 """Set it to train every case with each strategy."""
 STRATEGIES: dict[str, tuple[Any, list[str]]] = {
     "ddp": (DDP, CASES if THOROUGH else [*ORDERS, *OVER_RANKS]),
-    "fsdp": (FSDP2, CASES if THOROUGH else ORDERS),
+    "fsdp": (FSDP2, CASES if THOROUGH else GATHERS),
 }
 """Where a case runs on two ranks."""
 
