@@ -192,6 +192,13 @@ class TestExport:
         assert again.metadata.keys() == {"kind", "pooling", "offset"}
         assert (again.metadata["kind"], again.metadata["pooling"]) == ("reward", "mean")
 
+    def test_the_offset_is_part_of_the_state(self) -> None:
+        """A resumed run may end before it validates again."""
+        made, resumed = model(), model()
+        made.scalar.metadata["offset"] = 1.5
+        resumed.load_state(made.state())
+        assert resumed.scalar.metadata["offset"] == 1.5
+
     @pytest.mark.parametrize("zero_mean", [True, False])
     def test_the_offset_is_the_mean_score_of_the_held_out_responses(self, tmp_path: Path, zero_mean: bool) -> None:
         made = self.export(tmp_path, zero_mean=zero_mean)
