@@ -1,12 +1,10 @@
-import socket
-
 import pytest
 import torch
-import torch.multiprocessing as mp
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.ops import differs_by_token, group_reduce, importance_ratio, masked_mean, masked_sum, pack, rewards_to_go, whiten
+from tests.support import ranks
 from tests.support.batches import Batch, batch, batches, few
 from tests.support.reference import dense, to_go
 
@@ -75,23 +73,15 @@ def test_whiten_of_one_slot_or_none_is_0() -> None:
     assert whiten(x, torch.tensor([[False, False]])).tolist() == [[0, 0]]
 
 
-def _whiten_on_rank(rank: int, port: int) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def _whiten_on_rank(rank: int) -> None:
     b = batch(7, 5, seed=11)
     part = [slice(0, 2), slice(2, 7)][rank]
     got = whiten(b.values[part], b.mask[part])
-    torch.distributed.destroy_process_group()
     torch.testing.assert_close(got, whiten(b.values, b.mask)[part])
 
 
 def test_whiten_on_two_ranks_equals_one() -> None:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks = mp.spawn(_whiten_on_rank, (port,), nprocs=2, join=False)
-    assert ranks is not None
-    while not ranks.join(timeout=60):
-        pass
+    ranks.spawn(_whiten_on_rank)
 
 
 def test_rewards_to_go_may_discount_each_token_differently() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import socket
-
 import pytest
 import torch
-import torch.multiprocessing as mp
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor
@@ -15,6 +12,7 @@ from rlmods.distributed import sharding
 from rlmods.ops import float32_linear
 from rlmods.policy import Policy, Tiny
 from rlmods.policy.base import float32_output
+from tests.support import ranks
 
 
 @pytest.mark.parametrize("precision", ["float32", "autocast", "bfloat16"])
@@ -60,8 +58,7 @@ def test_hooks_of_the_output_layer_see_the_logits_of_a_policy(precision: str) ->
     assert torch.equal(seen[1], logits)
 
 
-def _on_rank(rank: int, port: int) -> None:
-    torch.distributed.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+def _on_rank(rank: int) -> None:
     torch.manual_seed(0)
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
     policy.model.get_output_embeddings().weight.data *= 20  # logits that 16 bits round visibly
@@ -81,16 +78,8 @@ def _on_rank(rank: int, port: int) -> None:
     torch.testing.assert_close(logprobs, output.logprobs[mask], rtol=0, atol=1e-5)
     if rank == 0:  # by one rank alone
         torch.testing.assert_close(layer(output.states[:2]), logits[:2])
-    torch.distributed.barrier()  # the first rank still computes, and must not lose its peer
-    torch.distributed.destroy_process_group()
 
 
 def test_gathered_weights_give_the_logits_of_a_forward_in_16_bits() -> None:
     """Float32 shards are cast as in the forward, and logits are not rounded."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    ranks = mp.spawn(_on_rank, (port,), nprocs=2, join=False)
-    assert ranks is not None
-    while not ranks.join(timeout=60):
-        pass
+    ranks.spawn(_on_rank)

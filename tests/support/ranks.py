@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+
+import torch.distributed as dist
+import torch.multiprocessing as mp
 
 from tests.support.processes import Process
 
@@ -18,6 +21,24 @@ def start(module: str, arguments: Sequence[str], num_ranks: int = 2, more: Mappi
     shared |= {"GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test", "OMP_NUM_THREADS": "1"} | dict(more or {})
     environments = [os.environ | shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(num_ranks)]
     return [Process(["-m", module, *arguments], env=environment, merge=True) for environment in environments]
+
+
+def spawn(function: Callable[[int], None], num_ranks: int = 2) -> None:
+    """Call `function(rank)` in a process group of new processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    processes = mp.spawn(_on_rank, (function, port, num_ranks), nprocs=num_ranks, join=False)
+    assert processes is not None
+    while not processes.join(timeout=60):
+        pass
+
+
+def _on_rank(rank: int, function: Callable[[int], None], port: int, num_ranks: int) -> None:
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=num_ranks)
+    function(rank)
+    dist.barrier()  # a rank that is done must not take the connection from one that still computes
+    dist.destroy_process_group()
 
 
 def run(module: str, arguments: Sequence[str], num_ranks: int = 2, timeout_s: float = 300.0) -> None:
