@@ -156,7 +156,7 @@ class PolicyGradient(Learner):
         self.sampled_tokens = 0
         """Response tokens sampled in this iteration, over all ranks."""
         self.filters_by_reward = False
-        """True if `sampling` has dropped a group by the total reward, for want of correctness."""
+        """True if `sampling` has dropped a group by its total reward, because the reward did not report correctness."""
         self.sampled_rows: dict[int, list[dict[str, Any]]] = {}
         """Rows of the sample log of this iteration on this rank, by group."""
         self.router = router

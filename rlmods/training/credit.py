@@ -32,7 +32,7 @@ class CreditAssignment:
     @property
     def normalizes_batch(self) -> bool:
         """True if advantages are normalised over the rows that an iteration trains on."""
-        return hasattr(self.advantage, "normalize")
+        return self._declares("normalizes_batch")
 
     def rewards(self, scores: Scores, scaled: Sequence[float | None]) -> Scores:
         """Return the scores with the rewards that the estimator reads: correctness, or the `scaled` values and the rewards by step."""
@@ -72,8 +72,8 @@ class CreditAssignment:
         if getattr(ratio, "level", "token") != "sequence":
             return
         if ranks.reduce(differs_by_token(batch.advantages, batch.mask).any(), "max"):
-            names = type(ratio).__name__, type(self.advantage).__name__
-            problem = f"{names[0]} has one ratio per response and would average the advantages of {names[1]}, which differ by token"
+            estimator = type(self.advantage).__name__
+            problem = f"{type(ratio).__name__} has one ratio per response and would average advantages of {estimator} that differ by token"
             raise UserError(f"{problem}: type ratio=sequence_token")
 
     def _declares(self, name: str) -> bool:

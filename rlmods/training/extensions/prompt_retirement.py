@@ -27,7 +27,8 @@ class PromptRetirement(Extension):
         self.loop.trainer.datamodule.pools = self.pools
 
     def on_scores(self, responses: Sequence[Response], scores: Scores) -> None:
-        """Count the solved prompts of all ranks. Prompts whose reward reports no correctness, as that of one source may, stay.
+        """Count the solved prompts of all ranks. Prompts whose reward does not report correctness are
+        not retired.
 
         Raises:
             UserError: the reward scored responses, and has not reported the correctness of any since the run began.
