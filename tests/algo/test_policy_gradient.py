@@ -410,7 +410,7 @@ class TestTokenCredit:
         def by_token(rewards, mask, group, values=None):
             return Credit(torch.where(mask, torch.arange(mask.shape[1]), 0.0))
 
-        with pytest.raises(UserError, match=r"would average the advantages of function, .*: type ratio=sequence_token"):
+        with pytest.raises(UserError, match=r"would average advantages of function .*: type ratio=sequence_token"):
             fit(learner(ratio=ratio, advantage=by_token), 1)
         assert fit(learner(ratio=ratio), 1)
         assert fit(learner(ratio=Clipped(level="sequence_token"), advantage=by_token), 1)
