@@ -1,6 +1,6 @@
 """Run every pair of options of different groups for two iterations and check what must hold: `python -m tests.support.pairs OUT.json`.
 
-    python -m tests.support.pairs OUT.json [--triples] [--only advantage ratio] [--jobs 1/2]
+    python -m tests.support.pairs OUT.json [--triples | --wide] [--only advantage ratio] [--jobs 1/2]
 
 A pair is refused when composing (with its message), or trained on a random model and held against these properties:
 
@@ -10,7 +10,9 @@ A pair is refused when composing (with its message), or trained on a random mode
 * swap: the update differs from that with the group's default option.
 * credit: exchanging the advantages of a response's tokens changes the update, if the advantage differs between tokens.
 
-`--triples` runs sampling x advantage x kl. `--jobs I/N` runs every N-th case, starting with the I-th. Cases in OUT.json are not run again.
+Without further options, the groups are those of the loss (`CORE`). `--wide` pairs each of them, and each other, with the groups of `WIDE`,
+where a reward's own scores are kept and a number that differs between responses is added to them. `--triples` runs sampling x advantage x
+kl. `--jobs I/N` runs every N-th case, starting with the I-th. Cases in OUT.json are not run again.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ import torch
 from torch import Tensor
 
 from rlmods.cli.console import silence_libraries
+from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores, UserError
 from tests.config.test_compose import CONF, plan
 from tests.reward import models
@@ -45,11 +48,14 @@ BASE = (
 )  # fmt: skip
 DEFAULTS = {
     "advantage": "group_norm", "ratio": "none", "kl": "none", "aggregation": "token_mean", "sampling": "fixed", "critic": "none",
-    "reward": "accuracy", "adapter": "none", "router": "free", "schedule": "constant",
+    "reward": "accuracy", "adapter": "none", "reference": "policy", "schedule": "constant",
 }  # fmt: skip
 """Groups of the sweep, with the option that `swap` compares with."""
+WIDE = ("reward", "adapter", "reference", "schedule")
 CORE = ("advantage", "ratio", "kl", "aggregation", "sampling", "critic")
 PROCESS = ("reward=process", "reward.terms.process.reward.model={process}", "reward.terms.process.reward.separator=a", "batch.prompts=16")
+GYM = ("data=reasoning_gym", "data.chat=false", "data.num_train=16", "data.num_val=2")
+ROWS = ("data=jsonl", "data.train={rows}", "data.num_val=2")
 COMPANIONS: dict[str, tuple[str, ...]] = {
     "advantage=gae": ("critic=separate",),
     "advantage=gae_whitened": ("critic=separate",),
@@ -63,6 +69,24 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "critic=shared": ("advantage=gae",),
     "aggregation=fixed_length": ("aggregation.length=6",),
     "sampling=best_of": ("batch.samples=4",),
+    "reward=process": PROCESS,
+    "reward=neural": ("reward.terms.neural.reward.model={neural}",),
+    "reward=preference": ("+judge@reward.judge=rule",),
+    "reward=ensemble": ("+reward@reward.rewards.length=length", "+reward@reward.rewards.accuracy=accuracy"),
+    "reward=regex": ("reward.pattern=a",),
+    "reward=by_source": (
+        "data=mixture",
+        "+data@data.sources.sums=arithmetic",
+        "+reward@reward.rewards.sums=accuracy",
+        "data.sources.sums.num_train=16",
+        "data.sources.sums.num_val=2",
+    ),
+    "reward=task": GYM,
+    "reward=task_score": GYM,
+    "reward=code": ROWS,
+    "reward=json": ROWS,
+    "reward=tool_call": ROWS,
+    "reference=model": ("reference.name={policy}",),
 }
 """Options without which an option is refused, by option; left out where the pair sets the group itself."""
 LARGE = 5.0
@@ -74,7 +98,8 @@ UNSIGNED = {
 }
 SAME_UPDATE = {
     "schedule": "schedules differ after the first iterations",
-    "router": "routers of a dense model do not exist",
+    "reward": "random text earns the same from many rewards",
+    "reference": "without a KL divergence no reference is used",
 }
 """Groups whose options make the same update here, with the reason."""
 SAME_ROWS = {"advantage=process": "no group of a process reward is flat"}
@@ -97,14 +122,34 @@ def overrides(pair: Sequence[str]) -> list[str]:
     for option in pair:
         typed += [x for x in COMPANIONS.get(option, ()) if x.split("=")[0] not in groups]
     groups |= {x.split("=")[0] for x in typed}
-    base = [x for x in BASE if x.split("=")[0] not in groups]
-    return [x.replace("{process}", process_model()) for x in (*base, *typed, *pair)]
+    base = [x for x in BASE if x.split("=")[0] not in groups and not ("data" in groups and x.startswith("data."))]
+    return [x.format_map(Files()) if "{" in x else x for x in (*base, *typed, *pair)]
+
+
+class Files(dict[str, str]):
+    """Files that options name, by their names in `COMPANIONS`. Made when first used."""
+
+    def __missing__(self, name: str) -> str:
+        return file(name)
 
 
 @cache
-def process_model() -> str:
-    """Return the directory of a process reward model with random weights."""
-    return models.save(Path(tempfile.mkdtemp(prefix="pairs-")), kind="process")
+def file(name: str) -> str:
+    """Return the path of a model with random weights ("policy", or a reward model: "neural", "process") or of a data set ("rows")."""
+    folder = Path(tempfile.mkdtemp(prefix="pairs-"))
+    if name == "policy":
+        models.reader().export(folder)
+        return str(folder)
+    if name != "rows":
+        return models.save(folder, **({"kind": name} if name == "process" else {}))
+    row = {
+        "answer": "4",
+        "tests": ["assert f(2) == 4"],
+        "schema": {"type": "object"},
+        "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}],
+    }
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row | {"prompt": f"{i}+{i}="}) + "\n" for i in range(16)))
+    return str(folder / "rows.jsonl")
 
 
 def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
@@ -112,6 +157,32 @@ def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
     correct = [r.tokens[0] % 2 == 0 for r in responses]
     values = [float(c) + 0.01 * (sum(r.tokens) % 7) for c, r in zip(correct, responses, strict=True)]
     return Scores([sign * v for v in values], correct=correct if sign > 0 else [not c for c in correct])
+
+
+class Varied:
+    """The configured reward with a number added to each score, so that scores differ between responses."""
+
+    def __init__(self, reward: Any, sign: float = 1.0) -> None:
+        self.reward = reward
+        self.sign = sign
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.reward, name)
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        scores = as_scores(self.reward(responses), len(responses), "reward")
+        values = [None if v is None else self.sign * (v + p) for v, p in zip(scores, parity(responses), strict=True)]
+        return replace(scores, values=values)
+
+
+def constant(_: Any) -> Any:
+    """Replace a reward by `flat`."""
+    return flat
+
+
+def varied(reward: Any, *, sign: float = 1.0, own: bool) -> Any:
+    """Replace a reward by `parity`, or add it to the reward's `own` scores."""
+    return Varied(reward, sign) if own else partial(parity, sign=sign)
 
 
 def flat(responses: Sequence[Response]) -> Scores:
@@ -127,7 +198,7 @@ def composed(*typed: str) -> Any:
 
 def update(
     typed: Sequence[str],
-    reward: Any = None,
+    reward: Callable[[Any], Any] | None = None,
     *,
     lr: float = 0.05,
     iterations: int = 2,
@@ -136,7 +207,7 @@ def update(
     """Train with plain gradient descent. Returns the change of the weights and the number of optimizer steps.
 
     Args:
-        reward: replaces the configured reward.
+        reward: maps the configured reward to the one that is used.
         edit: maps advantages and mask [N, T] to other advantages before each optimizer step.
     """
     made = copy.deepcopy(composed(*typed))
@@ -144,7 +215,7 @@ def update(
     learner.optimizer = partial(torch.optim.SGD, lr=lr)
     learner.policy.eos_ids = frozenset(range(25))
     if reward is not None:
-        learner.reward = reward
+        learner.reward = reward(learner.reward)
     if edit is not None:
         step = learner.train_step
         learner.train_step = lambda rows, *more: step(replace(rows, advantages=edit(rows.advantages, rows.mask)), *more)
@@ -183,20 +254,21 @@ def check(pair: Sequence[str]) -> dict[str, Any]:
 
 def properties(pair: Sequence[str], typed: Sequence[str], lr: float) -> dict[str, Any]:
     """Return the properties of one case, from updates with the learning rate `lr`."""
-    custom = None if any(option.startswith("reward=") for option in typed) else parity
+    by_step = "reward=process" in typed
+    custom = None if by_step else partial(varied, own=any(option.startswith("reward=") for option in typed))
     change, num_steps = update(typed, custom, lr=lr)
     result: dict[str, Any] = {"trains": bool(num_steps > 0 and change.norm() > 0)}
     if not result["trains"]:
         return result
     advantage, groups = composed(*typed).parts["advantage"], {option.split("=")[0] for option in pair}
     if getattr(advantage, "needs_group", False) and not getattr(advantage, "needs_steps", False):
-        moved, _ = update(typed, flat)
+        moved, _ = update(typed, constant)
         # A KL at its minimum has the gradient of rounded log-probabilities.
         result["flat"] = bool(moved.norm() <= (0.0 if "kl=none" in typed else 1e-6))
     if custom is not None:
         reason = next((UNSIGNED[x] for x in typed if x in UNSIGNED), None)
         if reason is None:
-            first, negated = (update(typed, partial(parity, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
+            first, negated = (update(typed, partial(custom, sign=sign), iterations=1)[0] for sign in (1.0, -1.0))
         result["sign"] = reason or bool(torch.dot(first, negated) < 0)
     for group in sorted(groups & DEFAULTS.keys()):
         own = next(option for option in pair if option.split("=")[0] == group)
@@ -232,6 +304,7 @@ def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("out", type=Path)
     parser.add_argument("--triples", action="store_true")
+    parser.add_argument("--wide", action="store_true")
     parser.add_argument("--only", nargs="*", default=None, help="groups of which both options of a pair come")
     parser.add_argument("--jobs", default="1/1")
     settings = parser.parse_args(arguments)
@@ -239,6 +312,8 @@ def main(arguments: Sequence[str]) -> int:
     if settings.triples:
         cases = [tuple(f"{g}={o}" for g, o in zip(("sampling", "advantage", "kl"), case, strict=True))
                  for case in product(options("sampling"), options("advantage"), options("kl"))]  # fmt: skip
+    elif settings.wide:
+        cases = [case for case in pairs((*CORE, *WIDE)) if any(option.split("=")[0] in WIDE for option in case)]
     else:
         cases = list(pairs(settings.only or CORE))
     results: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
