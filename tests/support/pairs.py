@@ -160,7 +160,8 @@ def parity(responses: Sequence[Response], sign: float = 1.0) -> Scores:
 
 
 class Varied:
-    """The configured reward with a number added to each score, so that scores differ between responses."""
+    """The configured reward with a number added to each score, so that scores differ between responses. Correctness is that of `parity`, if
+    the reward reports it: random text is never correct."""
 
     def __init__(self, reward: Any, sign: float = 1.0) -> None:
         self.reward = reward
@@ -171,8 +172,9 @@ class Varied:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         scores = as_scores(self.reward(responses), len(responses), "reward")
-        values = [None if v is None else self.sign * (v + p) for v, p in zip(scores, parity(responses), strict=True)]
-        return replace(scores, values=values)
+        added = parity(responses, self.sign)
+        values = [None if v is None else self.sign * v + a for v, a in zip(scores, added, strict=True)]
+        return replace(scores, values=values, correct=None if scores.correct is None else added.correct)
 
 
 def constant(_: Any) -> Any:
@@ -305,7 +307,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("--triples", action="store_true")
     parser.add_argument("--wide", action="store_true")
-    parser.add_argument("--only", nargs="*", default=None, help="groups of which both options of a pair come")
+    parser.add_argument("--only", nargs="*", default=None, help="groups of which both options of a pair come, with --wide one")
     parser.add_argument("--jobs", default="1/1")
     settings = parser.parse_args(arguments)
     index, num_jobs = map(int, settings.jobs.split("/"))
@@ -313,7 +315,8 @@ def main(arguments: Sequence[str]) -> int:
         cases = [tuple(f"{g}={o}" for g, o in zip(("sampling", "advantage", "kl"), case, strict=True))
                  for case in product(options("sampling"), options("advantage"), options("kl"))]  # fmt: skip
     elif settings.wide:
-        cases = [case for case in pairs((*CORE, *WIDE)) if any(option.split("=")[0] in WIDE for option in case)]
+        wide = set(settings.only or WIDE)
+        cases = [case for case in pairs((*CORE, *WIDE)) if any(option.split("=")[0] in wide for option in case)]
     else:
         cases = list(pairs(settings.only or CORE))
     results: dict[str, Any] = json.loads(settings.out.read_text()) if settings.out.exists() else {}
