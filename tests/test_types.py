@@ -15,6 +15,7 @@ from rlmods.kl import Penalty
 from rlmods.ops import broadcast_to_tokens, constant_group
 from rlmods.ratio import Clipped
 from rlmods.types import Credit, Totals
+from tests.support import tiny_setup
 
 X, ROW, MASK, GROUP = torch.ones(2, 3), torch.ones(2), torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.long)
 KL = Penalty("k1", 0.1, "loss")
@@ -39,3 +40,9 @@ def test_wrong_shapes_and_types_are_refused(name: str) -> None:
     function(*right)
     with pytest.raises(TypeCheckError):
         function(*wrong)
+
+
+def test_selected_rows_keep_the_order_of_the_index() -> None:
+    rows = tiny_setup.collected(tiny_setup.learner())
+    index = torch.tensor([2, 0, 1, 0])
+    torch.testing.assert_close(rows.select(index).tokens, rows.tokens[index], rtol=0, atol=0)

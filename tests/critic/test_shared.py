@@ -19,6 +19,10 @@ def test_values_come_from_the_hidden_state_before_each_token():
     assert values[rows.mask].std() > 0.01
 
 
+def test_values_start_at_zero():
+    assert (Shared()(policy()).linear(torch.randn(5, policy().model.config.hidden_size)) == 0).all()
+
+
 def test_value_loss_also_trains_the_trunk():
     trunk_gradients = []
     for coefficient in (1e-9, 1.0):

@@ -190,3 +190,13 @@ def test_changed_annotations_are_changed_data(column: str) -> None:
     state = PromptLoader(before, 1).state_dict()
     with pytest.raises(UserError, match="the data changed"):
         PromptLoader(after, 1).load_state_dict(state)
+
+
+@pytest.mark.parametrize("batches", [1, 3, 7])
+def test_a_module_continues_at_the_position_of_its_checkpoint(batches):
+    splits = Splits(train=prompts(10), val=())
+    whole, first, resumed = (PromptModule(splits, 4, seed=1) for _ in range(3))
+    expected = stream(whole.train_dataloader(), batches + 3)[batches:]
+    stream(first.train_dataloader(), batches)
+    resumed.load_state_dict(first.state_dict())
+    assert stream(resumed.train_dataloader(), 3) == expected

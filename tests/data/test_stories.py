@@ -1,8 +1,10 @@
+import re
 from collections import Counter
 
 import pytest
 
 from rlmods.data import Stories
+from rlmods.data.stories import BOXES, LESS, MORE
 from rlmods.reward.accuracy import verify
 from rlmods.types import UserError
 
@@ -22,6 +24,35 @@ def test_one_candidate_is_correct_at_a_uniform_position(level, num_candidates):
     assert all(n == pytest.approx(1000 / num_candidates, rel=0.2) for n in best.values())
     assert len(best) == num_candidates
     assert splits == part()
+
+
+def pattern(template):
+    """Return the regular expression of a sentence's template; a name or a thing is any word."""
+    escaped = re.escape(template).replace(r"\{", "{").replace(r"\}", "}")
+    return re.sub(r"\{(.)\w*\}", lambda field: r"(\d+)" if field[0] in ("{k}", "{n}") else r"\w+", escaped)
+
+
+def solve(story):
+    """Count the things by reading the story sentence by sentence."""
+    things = 0
+    for sentence in re.findall(r"[^.?]+\.", story):
+        sentence = sentence.strip()
+        if start := re.fullmatch(r"\w+ has (\d+) \w+\.", sentence):
+            things = int(start[1])
+        elif boxes := next(filter(None, (re.fullmatch(pattern(t), sentence) for t in BOXES)), None):
+            things = int(boxes[1]) * int(boxes[2])
+        elif loss := next(filter(None, (re.fullmatch(pattern(t), sentence) for t in LESS)), None):
+            things -= int(loss[1])
+        else:
+            gain = next(filter(None, (re.fullmatch(pattern(t), sentence) for t in MORE)))
+            things += int(gain[1])
+    return things
+
+
+@pytest.mark.parametrize("level", [1, 2, 3])
+def test_the_answer_follows_from_the_story(level):
+    for prompt in Stories(level=level, num_train=300, num_val=20, template="{story}", chat=False)().train:
+        assert str(solve(prompt.text)) == prompt.answer, prompt.text
 
 
 def test_num_candidates_changes_only_the_candidates():
