@@ -399,6 +399,7 @@ class TestExport:
         lm.export(tmp_path / "out")
         tokens, _ = rows()
         loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        assert {name: getattr(loaded.config, name) for name in PDROP} == PDROP
         assert torch.equal(loaded(input_ids=tokens).logits, lm.model(input_ids=tokens).logits)
         text = "12+34=<answer>46</answer>\n"
         tokenizer = AutoTokenizer.from_pretrained(tmp_path / "out")

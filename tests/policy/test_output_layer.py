@@ -58,6 +58,23 @@ def test_hooks_of_the_output_layer_see_the_logits_of_a_policy(precision: str) ->
     assert torch.equal(seen[1], logits)
 
 
+class Rounded(nn.Linear):
+    """An output layer that is not a plain linear layer: its logits are rounded to 16 bits."""
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        return super().forward(hidden).bfloat16()
+
+
+def test_probabilities_of_rounded_logits_add_up_to_one() -> None:
+    policy = Tiny(pretrained=False)()
+    old = policy.model.lm_head
+    policy.model.lm_head = Rounded(old.in_features, old.out_features, bias=False)
+    vocabulary = torch.arange(old.out_features)
+    hidden = torch.randn(old.in_features, generator=torch.Generator().manual_seed(0)).mul(20).expand(len(vocabulary), -1)
+    logprobs, _ = policy._score_chunk(hidden, vocabulary, 1.0, False, None)
+    assert logprobs.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
+
+
 def _on_rank(rank: int) -> None:
     torch.manual_seed(0)
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=1)()
