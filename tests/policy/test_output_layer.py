@@ -69,10 +69,12 @@ def test_probabilities_of_rounded_logits_add_up_to_one() -> None:
     policy = Tiny(pretrained=False)()
     old = policy.model.lm_head
     policy.model.lm_head = Rounded(old.in_features, old.out_features, bias=False)
+    torch.nn.init.normal_(policy.model.lm_head.weight, generator=torch.Generator().manual_seed(0))
+    hidden = torch.randn(8, old.in_features, generator=torch.Generator().manual_seed(1)) / old.in_features**0.5
     vocabulary = torch.arange(old.out_features)
-    hidden = torch.randn(old.in_features, generator=torch.Generator().manual_seed(0)).mul(20).expand(len(vocabulary), -1)
-    logprobs, _ = policy._score_chunk(hidden, vocabulary, 1.0, False, None)
-    assert logprobs.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
+    for row in hidden:
+        logprobs, _ = policy._score_chunk(row.expand(len(vocabulary), -1), vocabulary, 1.0, False, None)
+        assert logprobs.exp().sum().item() == pytest.approx(1.0, abs=1e-4)
 
 
 def _on_rank(rank: int) -> None:
