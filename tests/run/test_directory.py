@@ -2,6 +2,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,17 @@ def test_changed_settings_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"was started with ratio.high=unset \(now 1\), ratio.low=0.2 \(now 0.3\): ") as error:
         RunDir.open(changed)
     assert "\n" not in str(error.value)
+
+
+COMPUTED = ("algo", "advantage", "batch", "data", "optimizer", "policy", "reward", "rollout", "sampling", "schedule", "validation")
+REPORTED = ("callbacks", "logger")
+
+
+@pytest.mark.parametrize("group", [*COMPUTED, *REPORTED])
+def test_only_what_reports_may_change(tmp_path: Path, group: str) -> None:
+    RunDir.open(config(tmp_path, **{group: {"value": 1}}))
+    with pytest.raises(UserError, match=f"was started with {group}.value=1") if group in COMPUTED else nullcontext():
+        RunDir.open(config(tmp_path, resume="auto", **{group: {"value": 2}}))
 
 
 def test_run_may_start_from_the_checkpoint_of_another(tmp_path: Path) -> None:

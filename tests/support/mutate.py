@@ -188,6 +188,7 @@ def run(root: Path, mutations: Sequence[Mutation], *, jobs: int = 1, timeout_s: 
     """Test the bugs, `jobs` at a time; yield results as they come."""
     waiting, running = list(mutations), list[Run]()
     with tempfile.TemporaryDirectory(prefix="mutate_") as folder:
+        (Path(folder) / "shared").symlink_to(root.resolve().parent / "shared")  # golden numbers are read from beside the repository
         copies = [Copy(root, Path(folder) / str(i)) for i in range(min(jobs, len(mutations)))]
         try:
             while waiting or running:
