@@ -157,9 +157,9 @@ class TestInterruption:
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
             with pytest.raises(UserError, match="HTTP 401"):
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
-            assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 14)
+            assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 15)
             summary = label(source, llm(server, f"out={out}"))
-            assert summary["judge"] == {"requests": 4, "cached": 2}
+            assert summary["judge"] == {"requests": 3, "cached": 3}
             # The note that the first candidates are cut off makes them the longest.
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 0, 0)
             complete = out.read_bytes()
