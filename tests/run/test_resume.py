@@ -1,7 +1,9 @@
+import pickle
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 
 from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
@@ -48,6 +50,7 @@ def test_path_may_be_a_checkpoint_its_folder_or_a_run(tmp_path: Path) -> None:
 def test_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints/iteration_000003.ckpt"
     checkpoint(folder / "meta.pt", 3)
+    (folder / ".metadata").write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, storage_data={})))
     write_manifest(folder, [compute_checksums(folder)])
     assert find_resume(tmp_path, "auto") == find_resume(tmp_path, str(folder)) == folder
 
