@@ -35,6 +35,7 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.command import INTERRUPTED, Output, command, configuration, dropped_path, progress
 from rlmods.config.instantiate import instantiate
+from rlmods.data.schema import check_messages
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.policy.fingerprint import fingerprint
@@ -160,6 +161,10 @@ def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
             raise UserError(f'{path}: row {number} has no unique "id", a text that no other row has')
         if not isinstance(row.get("prompt"), str | list):
             raise UserError(f'{path}: row {number} has no "prompt", a text or a list of messages')
+        if isinstance(row["prompt"], list):
+            check_messages(row["prompt"], f"{path}: row {number}", "prompt")
+        if not isinstance(row.get("answer"), str | None) or not isinstance(row.get("meta"), dict | None):
+            raise UserError(f'{path}: row {number} has an "answer" that is no text, or a "meta" that is no object')
         seen.add(row["id"])
     if not rows:
         raise UserError(f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one")

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
@@ -34,8 +35,17 @@ CLASSES = {
 
 
 def load(state: dict[str, Any], folder: Path) -> None:
-    """Read the values of `state` from a sharded checkpoint, in place, on all ranks together."""
-    dcp.load(state, storage_reader=_Reader(folder), planner=_Planner())
+    """Read the values of `state` from a sharded checkpoint, in place, on all ranks together.
+
+    Raises:
+        UserError: as `read_metadata`, or a rank cannot read its values.
+    """
+    read_metadata(folder)
+    try:
+        dcp.load(state, storage_reader=_Reader(folder), planner=_Planner())
+    except CheckpointException as error:
+        causes = [cause for cause, _ in error.failures.values()]
+        raise _unreadable(folder, causes[0] if causes else error) from error
 
 
 def read_metadata(folder: Path) -> Metadata:
@@ -50,12 +60,16 @@ def read_metadata(folder: Path) -> Metadata:
         if not isinstance(metadata, Metadata):
             raise pickle.UnpicklingError(f"{type(metadata).__name__} is not metadata")
         for entry in metadata.storage_data.values():
-            if Path(entry.relative_path).name != entry.relative_path:
+            if not entry.relative_path or Path(entry.relative_path).name != entry.relative_path:
                 raise pickle.UnpicklingError(f"{entry.relative_path!r} is not a file of this folder")
     except Exception as error:  # a broken pickle raises almost any
-        reason = " ".join(str(error).split())[:120] or type(error).__name__
-        raise UserError(f"{folder}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH") from error
+        raise _unreadable(folder, error) from error
     return metadata
+
+
+def _unreadable(folder: Path, error: BaseException) -> UserError:
+    reason = " ".join(str(error).split())[:120] or type(error).__name__
+    return UserError(f"{folder}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH")
 
 
 class _Unpickler(pickle.Unpickler):

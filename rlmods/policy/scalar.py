@@ -17,6 +17,7 @@ from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import disable_dropout, original_dropout
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
 
@@ -61,7 +62,7 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
         folder = folder / "reward_model"
     if not (folder / "config.json").is_file():
         raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
-    config = json.loads((folder / "config.json").read_text())
+    config = read_config(folder / "config.json")
     architectures = config.get("architectures") or ["an unknown model"]
     if not any(name.endswith("ForSequenceClassification") for name in architectures):
         raise UserError(f"no reward model at {str(source)!r}: it holds {architectures[0]}; train one with algo=reward_model")
@@ -212,11 +213,12 @@ class ScalarModel(TokenizerMixin, nn.Module):
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         location, _ = find(source)
-        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        check_configs(location)
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True, **NO_CODE, **NO_PICKLE}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(location)
+            tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)
             if torch.get_default_device().type == "meta":
-                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32)
+                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32, **NO_CODE)
                 return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
             model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
         except (OSError, ValueError, SafetensorError) as error:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 
 from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.policy import Policy
+from rlmods.policy.files import NO_CODE
 from rlmods.policy.frozen import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
 from rlmods.teacher.demonstration import Demonstrated
@@ -83,7 +84,7 @@ class Server(Demonstrated):
         source = self.tokenizer or str(self.model)
         model = Model()
         try:
-            model.tokenizer = AutoTokenizer.from_pretrained(source)
+            model.tokenizer = AutoTokenizer.from_pretrained(source, **NO_CODE)
         except (OSError, ValueError) as error:
             advice = "type teacher.tokenizer=HUB_NAME_OR_DIRECTORY"
             raise UserError(

@@ -249,6 +249,8 @@ MISTAKES = {
     "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no unique "id"'),
     "an id twice": (GOOD + GOOD, [], 'row 2 has no unique "id"'),
     "no prompt": ('{"id": "1", "candidates": []}\n', [], 'row 1 has no "prompt"'),
+    "a message without content": (GOOD.replace('"1+1="', '[{"role": "user"}]'), [], 'row 1: column "prompt" must list messages'),
+    "an answer that is a list": (GOOD.replace('"id"', '"answer": [1], "id"'), [], 'row 1 has an "answer" that is no text'),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
     "no model": (GOOD, ["judge=neural"], "judge.model=RUN_OR_DIRECTORY"),
