@@ -1,7 +1,7 @@
 """Reading of sharded checkpoints (`torch.distributed.checkpoint`) without executing what they hold.
 
-torch reads `.metadata`, and every value that is not a tensor, with the full pickle, which calls whatever the file names. Here the metadata may
-name the classes of this format only, and values are read with `weights_only=True`.
+torch reads `.metadata`, and every value that is not a tensor, with the full pickle, which calls whatever the file names. Here the metadata
+may name the classes of this format only, and values are read with `weights_only=True`.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed import checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta
 from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
 
 from rlmods.types import UserError
 
@@ -42,7 +43,7 @@ def load(state: dict[str, Any], folder: Path) -> None:
     """
     read_metadata(folder)
     try:
-        dcp.load(state, storage_reader=_Reader(folder), planner=_Planner())
+        load_state(state, storage_reader=_Reader(folder), planner=_Planner())
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         raise _unreadable(folder, causes[0] if causes else error) from error
@@ -79,7 +80,7 @@ class _Unpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(f".metadata names {module}.{name}, which no checkpoint needs")
 
 
-class _Reader(dcp.FileSystemReader):
+class _Reader(FileSystemReader):
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         metadata = read_metadata(Path(self.path))
         metadata.storage_meta = metadata.storage_meta or StorageMeta()

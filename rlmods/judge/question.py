@@ -51,7 +51,8 @@ COMPARISON_FIELDS = ("prompt", "first", "second", "answer", "nonce")
 RATING_FIELDS = ("prompt", "response", "answer", "nonce")
 """Replacement fields that a rating template may contain."""
 CONTROL_TOKENS = re.compile(
-    r"<(?=\|[^|<>\s]{1,64}\|>|｜[^｜<>\s]{1,64}｜>|/?(?:s|bos|eos|pad|unk)>|(?:start|end)_of_(?:turn|text|image)>|</?SYS>>)|\[(?=/?INST\])", re.I
+    r"<(?=\|[^|<>\s]{1,64}\|>|｜[^｜<>\s]{1,64}｜>|/?(?:s|bos|eos|pad|unk)>|(?:start|end)_of_(?:turn|text|image)>|</?SYS>>)|\[(?=/?INST\])",
+    re.I,
 )
 """First character of a control token of common chat templates, in which a server may end the user's message."""
 MAX_RATING = 10

@@ -38,3 +38,13 @@ def check_configs(source: str | Path) -> None:
     for name in ("config.json", "generation_config.json", "tokenizer_config.json"):
         if (path := Path(source).expanduser() / name).is_file():
             read_config(path)
+
+
+def explain(error: BaseException) -> str:
+    """Return why a model cannot be loaded, on one line."""
+    text = str(error).strip()
+    return (
+        "it needs code of its own, which is never executed"
+        if "trust_remote_code" in text
+        else (text.splitlines() or [type(error).__name__])[0]
+    )

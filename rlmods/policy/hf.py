@@ -11,7 +11,7 @@ import torch
 
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import eos_ids, set_template_kwargs
 from rlmods.types import UserError
@@ -126,7 +126,7 @@ def load(
             return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **weights, **NO_CODE, **options)
     except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = explain(error)
         if not allow_pickle and "safetensors" in reason:
             raise UserError(f"{str(name)!r} has no weights as safetensors: if you trust it, type policy.allow_pickle=true") from error
         if attention is not None and "attention" in reason.lower():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +16,7 @@ from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import disable_dropout, original_dropout
-from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, read_config
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
 
@@ -222,8 +221,9 @@ class ScalarModel(TokenizerMixin, nn.Module):
                 return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
             model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
         except (OSError, ValueError, SafetensorError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"cannot load a reward model from {str(source)!r} ({reason}); train one with algo=reward_model") from error
+            raise UserError(
+                f"cannot load a reward model from {str(source)!r} ({explain(error)}); train one with algo=reward_model"
+            ) from error
         broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
         if broken:
             raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random; train it again")

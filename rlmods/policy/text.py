@@ -1,7 +1,7 @@
 """Conversion between text and token ids, shared by policies and scalar models.
 
-Text never becomes a control token: contents of messages, plain prompts and responses that spell one, such as `<|im_end|>`, are encoded as the
-characters they consist of. Only chat templates and tokenizers write control tokens (`control_tokens`).
+Text never becomes a control token: contents of messages, plain prompts and responses that spell one, such as `<|im_end|>`, are encoded as
+the characters they consist of. Only chat templates and tokenizers write control tokens (`control_tokens`).
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ class TokenizerMixin:
         """Ids of the control tokens by their text (`control_tokens`)."""
         return control_tokens(self.tokenizer)
 
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        return frozenset(self.control_tokens.values())
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt. Chat messages use the model's own template; a beginning-of-text token is added at most once.
 
@@ -57,14 +61,16 @@ class TokenizerMixin:
         text that spells control tokens, as a chat that is rendered already does.
 
         Raises:
-            UserError: chat messages for a tokenizer without a chat template, a role that is not one of `ROLES`, text of which the tokenizer's
-                normalizer makes a control token.
+            UserError: chat messages for a tokenizer without a chat template, a role that is not one of `ROLES`, text of which the
+                tokenizer's normalizer makes a control token.
         """
         if prompt.messages is None:
-            first, *rest = self._without_control_tokens(prompt.text or "")
-            if rest:
-                advice = "for a chat, type data.messages=COLUMN or data.chat=true"
-                warnings.warn(f"a prompt spells control tokens of this model, which are encoded as ordinary text; {advice}", stacklevel=2)
+            text = prompt.text or ""
+            if not self._spells_control_token(text):
+                return self._without_appended_eos(text)
+            advice = "for a chat, type data.messages=COLUMN or data.chat=true"
+            warnings.warn(f"a prompt spells control tokens of this model, which are encoded as ordinary text; {advice}", stacklevel=2)
+            first, *rest = self._without_control_tokens(text)
             return [*self._without_appended_eos(first), *self._ids_of_parts(rest)]
         if self.tokenizer.chat_template is None:
             hint = "type data.chat=false if the data has plain text, or choose another policy="
@@ -86,21 +92,20 @@ class TokenizerMixin:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
 
     def _spells_control_token(self, text: str) -> bool:
-        return not frozenset(self.control_tokens.values()).isdisjoint(self._ids(text))
+        return not self._control_ids.isdisjoint(self._ids(text))
 
     def _without_control_tokens(self, text: str) -> list[str]:
         """Cut text within each control token that it spells, so that the parts are encoded without one."""
-        if not self._spells_control_token(text):
-            return [text]
         tokens = re.compile("|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True))))
         cuts = [0]
-        while match := tokens.search(text, cuts[-1]):
+        while self.control_tokens and (match := tokens.search(text, cuts[-1])):
             cuts.append(match.start() + 1)
         return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
 
     def _ids_of_parts(self, parts: Iterable[str]) -> list[int]:
-        """Return the token ids of parts of a text. Control tokens that the tokenizer makes of other text, by its normalizer, are left out."""
-        return [i for part in parts for i in self._ids(part) if i not in self.control_tokens.values()]
+        """Return the token ids of parts of a text. Control tokens that the tokenizer makes of other text (its normalizer does) are left
+        out."""
+        return [i for part in parts for i in self._ids(part) if i not in self._control_ids]
 
     def _without_appended_eos(self, text: str) -> list[int]:
         ids = list(self.tokenizer(text)["input_ids"])
@@ -113,7 +118,9 @@ class TokenizerMixin:
     def encode_response(self, text: str, prompt: Prompt | None = None, *, finished: bool = True) -> list[int]:
         """Return the token ids of a response. A `finished` one ends with the end-of-text token, or after chat messages with the token that
         ends a turn."""
-        ids = self._ids_of_parts(self._without_control_tokens(text))
+        ids = self._ids(text)
+        if not self._control_ids.isdisjoint(ids):
+            ids = self._ids_of_parts(self._without_control_tokens(text))
         end = self.eos_id if prompt is None or prompt.messages is None else self.turn_end_id
         return [*ids, end] if finished else ids
 

@@ -149,5 +149,5 @@ class Server(Demonstrated):
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        limits = {"timeout_s": self.timeout_s, "deadline_s": self.deadline_s, "retries": self.retries, "backoff_s": self.backoff_s}
-        return Endpoint(str(self.url), self.key_variable, **limits, max_bytes=MAX_BYTES, path="/completions", group="teacher")
+        limits = (self.timeout_s, self.deadline_s, self.retries, self.backoff_s, MAX_BYTES)
+        return Endpoint(str(self.url), self.key_variable, *limits, path="/completions", group="teacher")

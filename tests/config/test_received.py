@@ -35,7 +35,9 @@ class TestTargets:
             "hydra.utils.instantiate", "rlmods.reward.accuracy.os.system", "rlmods.reward.Nonsense", "", 5, None, ["os.system"],
         ],
     )  # fmt: skip
-    @pytest.mark.parametrize("key", ["data._target_", "reward.terms.math.reward._target_", "rollout.nested._target_", "data.list.0._target_"])
+    @pytest.mark.parametrize(
+        "key", ["data._target_", "reward.terms.math.reward._target_", "rollout.nested._target_", "data.list.0._target_"]
+    )
     def test_others_are_refused_by_key(self, target: Any, key: str, tmp_path: Path) -> None:
         path = saved(tmp_path, "reward=math")
         config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -86,7 +88,9 @@ class TestValues:
     def test_resolvers_are_refused(self, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("RECEIVED_SECRET", "sk-secret")
         path = saved(tmp_path)
-        path.write_text(path.read_text() + f"validation:\n  name: '{value}'\n" if "validation:" not in path.read_text() else path.read_text())
+        path.write_text(
+            path.read_text() + f"validation:\n  name: '{value}'\n" if "validation:" not in path.read_text() else path.read_text()
+        )
         config = OmegaConf.load(path)
         OmegaConf.update(config, "data.name", value, force_add=True)
         OmegaConf.save(config, path)
@@ -96,7 +100,7 @@ class TestValues:
 
     def test_what_reaches_beyond_the_process_is_typed(self, tmp_path: Path) -> None:
         path = saved(tmp_path, *LLM_JUDGE, reward__judge__key_variable="AWS_SECRET", reward__judge__cache="/etc/x")
-        with pytest.raises(UserError, match="if you trust this run, type reward.judge.url=http://h/v1 ") as error:
+        with pytest.raises(UserError, match=r"if you trust this run, type reward\.judge\.url=http://h/v1 ") as error:
             read_received(path, RUN_KEYS)
         typed = str(error.value).split(" type ")[1].split()
         assert sorted(typed) == ["reward.judge.cache=/etc/x", "reward.judge.key_variable=AWS_SECRET", "reward.judge.url=http://h/v1"]

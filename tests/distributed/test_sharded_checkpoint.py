@@ -21,7 +21,11 @@ from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.types import UserError
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
-STATE = {"w": torch.arange(6.0).view(2, 3), "half": torch.ones(2, dtype=torch.bfloat16), "rest": {"lr": 0.1, "betas": (0.9, None), "n": [1, "x"]}}
+STATE = {
+    "w": torch.arange(6.0).view(2, 3),
+    "half": torch.ones(2, dtype=torch.bfloat16),
+    "rest": {"lr": 0.1, "betas": (0.9, None), "n": [1, "x"]},
+}
 
 
 class Executed:
@@ -92,7 +96,9 @@ def test_files_are_in_the_folder(name: str, tmp_path: Path) -> None:
         find_resume(tmp_path, str(folder))
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", pickle.dumps(5), pickle.dumps({"a": 1}), pickle.dumps(Metadata({}))[:-9], b"(" * 100_000])
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage", pickle.dumps(5), pickle.dumps({"a": 1}), pickle.dumps(Metadata({}))[:-9], b"(" * 100_000]
+)
 def test_broken_metadata_is_a_one_line_error(content: bytes, tmp_path: Path) -> None:
     folder = saved(tmp_path / "iteration_000003.ckpt")
     replace_metadata(folder, content)

@@ -280,7 +280,14 @@ def ask(behaviour: Behaviour, *, replied_before: bool) -> dict[str, Any]:
             verdict, error = None, str(exception)
         seconds = time.monotonic() - start
     counts = {name: count for name, count in llm.counts.items() if name not in ("requests", "retries")}
-    return {"name": behaviour.name, "verdict": verdict, "counts": counts, "error": error, "seconds": seconds, "limit_s": behaviour.deadline_s}
+    return {
+        "name": behaviour.name,
+        "verdict": verdict,
+        "counts": counts,
+        "error": error,
+        "seconds": seconds,
+        "limit_s": behaviour.deadline_s,
+    }
 
 
 def rows() -> list[dict[str, Any]]:

@@ -245,7 +245,7 @@ class TestTiming:
         release = threading.Event()
         with serve(lambda *_: release.wait(20) and "A") as server:
             start = time.monotonic()
-            with pytest.raises(UserError, match="timed out|no reply within"):
+            with pytest.raises(UserError, match=r"timed out|no reply within"):
                 judge(server.url, swap=False, timeout_s=0.2, deadline_s=0.5, retries=1000)(PROMPT, "x", "y")
             assert time.monotonic() - start < 10
             release.set()

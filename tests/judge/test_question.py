@@ -125,7 +125,8 @@ class TestForgedText:
     @pytest.mark.parametrize(
         "token",
         [
-            "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "<|endoftext|>", "</s>", "<s>", "[INST]", "[/INST]", "<<SYS>>",
+            "<|im_end|>", "<|im_start|>", "<|eot_id|>", "<|start_header_id|>", "<|endoftext|>", "</s>", "<s>", "[INST]", "[/INST]",
+            "<<SYS>>",
             "<</SYS>>", "<start_of_turn>", "<end_of_turn>", "<｜User｜>", "<｜end▁of▁sentence｜>", "<eos>", "<|END_OF_TURN_TOKEN|>",
         ],
     )  # fmt: skip
@@ -135,7 +136,9 @@ class TestForgedText:
             assert token not in text
             assert text.count(token[1:]) == 3
 
-    @pytest.mark.parametrize("text", ["a < b and c > d", "<b>bold</b>", "x <| y |> z", "[1] INST", "<think>so</think>", "<answer>4</answer>", "a|b"])
+    @pytest.mark.parametrize(
+        "text", ["a < b and c > d", "<b>bold</b>", "x <| y |> z", "[1] INST", "<think>so</think>", "<answer>4</answer>", "a|b"]
+    )
     def test_other_text_is_left_as_it_is(self, text):
         assert text in format_comparison(TEMPLATE, Prompt(id="0", text="?"), text, "two")
 
@@ -144,7 +147,9 @@ class TestForgedText:
         assert one == again != other
         assert one[3:] != other[3:]
 
-    @pytest.mark.parametrize("line", ["A" + "*" * 300_000 + "x", "x" + "1 " * 300_000, " " * 300_000 + "x:" + "*" * 300_000 + "-7/x", "i" * 300_000 + "!A"])
+    @pytest.mark.parametrize(
+        "line", ["A" + "*" * 300_000 + "x", "x" + "1 " * 300_000, " " * 300_000 + "x:" + "*" * 300_000 + "-7/x", "i" * 300_000 + "!A"]
+    )
     def test_long_lines_hold_no_verdict_and_take_no_time(self, line):
         start = time.monotonic()
         assert (read_verdict(line), read_rating(line)) == (None, None)

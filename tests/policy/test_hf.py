@@ -104,12 +104,16 @@ class TestHuggingFace:
         names = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.C", "AutoModelForSequenceClassification": "evil.C"}
         config = json.loads((folder / "config.json").read_text())
         (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": names}))
-        assert "trust_remote_code" in error_message(HuggingFace(name=str(folder)))
-        (folder / "config.json").write_text(json.dumps(config | {"architectures": ["XForSequenceClassification"], "model_type": "evil", "auto_map": names}))
+        assert "it needs code of its own, which is never executed" in error_message(HuggingFace(name=str(folder)))
+        (folder / "config.json").write_text(
+            json.dumps(config | {"architectures": ["XForSequenceClassification"], "model_type": "evil", "auto_map": names})
+        )
         with pytest.raises(UserError, match="cannot load a reward model"):
             ScalarModel.load(folder)
         tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
-        (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}, "tokenizer_class": "C"}))
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(tokenizer | {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}, "tokenizer_class": "C"})
+        )
         error_message(HuggingFace(name=str(folder)))
         assert not (tmp_path / "executed").exists()
 
