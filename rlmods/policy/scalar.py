@@ -62,10 +62,13 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
     if not (folder / "config.json").is_file():
         raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
     config = read_config(folder / "config.json")
-    architectures = config.get("architectures") or ["an unknown model"]
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise UserError(f"no reward model at {str(source)!r}: it holds {architectures[0]}; train one with algo=reward_model")
-    return str(folder), dict(config.get("rlmods") or {})
+    architectures, metadata = config.get("architectures") or ["an unknown model"], config.get("rlmods") or {}
+    if not isinstance(architectures, list) or not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+        held = architectures[0] if isinstance(architectures, list) else architectures
+        raise UserError(f"no reward model at {str(source)!r}: it holds {held}; train one with algo=reward_model")
+    if not isinstance(metadata, dict):
+        raise UserError(f'no reward model at {str(source)!r}: "rlmods" in its config.json is no object; train one with algo=reward_model')
+    return str(folder), metadata
 
 
 def pool(x: TokenFloats, mask: TokenMask, how: str) -> RowFloats:

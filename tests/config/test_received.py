@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from rlmods.cli.command import configuration
@@ -15,6 +17,8 @@ from rlmods.config import plugins
 from rlmods.config.received import is_known_class, read_received
 from rlmods.types import UserError
 
+PIECES = ("data:", " ", "\n", "\n  ", "_target_: os.system", "{", "}", "[", "]", ",", "- ", "&a ", "*a", "${oc.env:HOME}", "reward: ", "a: ",
+          "rlmods.data.Stories", "!!python/name:os.system", "? ", "<<: ", '"', "seed: 1", "_target_: {a: os.system}", "[_target_, os.system]")  # fmt: skip
 LLM_JUDGE = ["reward=rating", "+judge@reward.judge=llm", "reward.judge.url=http://h/v1", "reward.judge.model=m"]
 
 
@@ -121,3 +125,15 @@ class TestValues:
             assert read_received(tmp_path / "config.yaml", RUN_KEYS) == {}
         except UserError as error:
             assert "\n" not in str(error)  # noqa: PT017
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
+    def test_any_file_holds_known_classes_or_is_one_line(self, pieces: list[str], tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("".join(pieces))
+        try:
+            settings = read_received(tmp_path / "config.yaml", RUN_KEYS)
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert "os.system" not in str(settings)
+            assert "oc.env" not in str(settings)

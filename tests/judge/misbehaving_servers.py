@@ -24,6 +24,8 @@ Act = Callable[[socket.socket, threading.Event], None]
 """What a server does with a connection, once it has read the request; it ends when the event is set or the client has gone."""
 SHORT_S, LONG_S = 0.2, 20.0
 """Deadline of a question to a server that never ends, and to one whose reply ends."""
+NEVER_S = 3.0
+"""Time after which a server that never ends closes the connection, so that a client without a limit is seen, and ends too."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,8 @@ def drip(*parts: bytes, every_s: float = 0.02) -> Act:
     def act(connection: socket.socket, stop: threading.Event) -> None:
         for part in parts[:-1]:
             connection.sendall(part)
-        while not stop.wait(every_s):
+        end = time.monotonic() + NEVER_S
+        while not stop.wait(every_s) and time.monotonic() < end:
             connection.sendall(parts[-1])
 
     return act
@@ -79,7 +82,8 @@ def flood(start: bytes, part: bytes) -> Act:
 
     def act(connection: socket.socket, stop: threading.Event) -> None:
         connection.sendall(start)
-        while not stop.is_set():
+        end = time.monotonic() + NEVER_S
+        while not stop.is_set() and time.monotonic() < end:
             connection.sendall(part)
 
     return act
@@ -91,7 +95,7 @@ def stall(*parts: bytes) -> Act:
     def act(connection: socket.socket, stop: threading.Event) -> None:
         for part in parts:
             connection.sendall(part)
-        stop.wait()
+        stop.wait(NEVER_S)
 
     return act
 

@@ -120,7 +120,7 @@ class TestVerdicts:
             assert llm(PROMPT, "x", "y") == 1.0
             assert llm.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
-    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The trouble is A", "length"))])
+    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The better one is A", "length"))])
     def test_is_none_after_all_tries(self, reply):
         with serve(in_turn(reply)) as server:
             llm = judge(server.url, retries=3)
@@ -175,6 +175,7 @@ class TestLosses:
         pairs = [(PROMPT, str(i), "x") for i in range(30)]
         with serve(lambda body, n: "A" if n == 0 else (status, b"")) as server:
             llm = judge(server.url, swap=False, concurrency=2, retries=0)
+            assert llm(PROMPT, "first", "question") == 1.0
             with pytest.raises(UserError, match=f"HTTP {status}"):
                 llm.compare(pairs)
         assert 4 <= llm.counts["errors"] <= 5
