@@ -113,6 +113,7 @@ def reset(*parts: bytes) -> Act:
 
 GOOD = completion("A")
 ZEROS = b"0" * (64 << 20)
+SPACES = b" " * (6 << 20)
 CHUNKED = head("Transfer-Encoding: chunked")
 UNTIL_CLOSED = head("Content-Type: application/json")
 
@@ -153,6 +154,10 @@ def behaviours() -> list[Behaviour]:
         Behaviour("headers without end", flood(b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n" * 500), broken),
         Behaviour("a header without end", flood(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096), broken),
         Behaviour("an error without end", flood(head(status="500 Oops"), b"x" * 65536), broken),
+        Behaviour("a verdict before megabytes of white space", reply(GOOD + SPACES), broken),
+        Behaviour(
+            "a verdict before megabytes of white space in gzip", reply(gzip.compress(GOOD + SPACES), "Content-Encoding: gzip"), broken
+        ),
         Behaviour("gzip bomb", reply(bomb, "Content-Encoding: gzip"), broken),
         Behaviour("deflate bomb", reply(deflated, "Content-Encoding: deflate"), broken),
         Behaviour("gzip bomb in an error", reply(bomb, "Content-Encoding: gzip", status="400 Bad"), broken),

@@ -46,10 +46,29 @@ class TestReadVerdict:
             ("The best response is B", B),
             ("A\n```", A),
             ("**Verdict:** A\n\n---", A),
+            ("verdict " * 20 + "A", A),
+            ("verdict " * 40 + "A", None),
         ],
     )
     def test_reads_the_last_word(self, reply, verdict):
         assert read_verdict(reply) == verdict
+
+
+@pytest.mark.parametrize(
+    ("reply", "rating"),
+    [
+        ("7", 0.7),
+        ("Good.\nRating: **10**", 1.0),
+        ("0/10", 0.0),
+        ("Rating: 11", None),
+        ("7 of 10", None),
+        ("Rating: " * 40 + "7", None),
+        ("", None),
+        ("Rating: ٧", None),
+    ],
+)
+def test_reads_a_rating(reply, rating):
+    assert read_rating(reply) == rating
 
 
 class TestFormatComparison:
