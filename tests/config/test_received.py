@@ -17,8 +17,10 @@ from rlmods.config import plugins
 from rlmods.config.received import is_known_class, read_received
 from rlmods.types import UserError
 
-PIECES = ("data:", " ", "\n", "\n  ", "_target_: os.system", "{", "}", "[", "]", ",", "- ", "&a ", "*a", "${oc.env:HOME}", "reward: ", "a: ",
-          "rlmods.data.Stories", "!!python/name:os.system", "? ", "<<: ", '"', "seed: 1", "_target_: {a: os.system}", "[_target_, os.system]")  # fmt: skip
+PIECES = (
+    "data:", " ", "\n", "\n  ", "_target_: os.system", "{", "}", "[", "]", ",", "- ", "&a ", "*a", "${oc.env:HOME}", "reward: ", "a: ",
+    "rlmods.data.Stories", "!!python/name:os.system", "? ", "<<: ", '"', "seed: 1", "_target_: {a: os.system}", "[_target_, os.system]",
+)  # fmt: skip
 LLM_JUDGE = ["reward=rating", "+judge@reward.judge=llm", "reward.judge.url=http://h/v1", "reward.judge.model=m"]
 
 

@@ -146,8 +146,10 @@ def test_files_that_cannot_be_read(tmp_path, write):
 
 
 PIECES = st.sampled_from(
-    [b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"', b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",", b"null",
-     b'{"role": "user", "content": "x"}', b'"answer":', b"9" * 5000, b"\x00", b"true"]
+    [
+        b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"', b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",",
+        b"null", b'{"role": "user", "content": "x"}', b'"answer":', b"9" * 5000, b"\x00", b"true",
+    ]
 )  # fmt: skip
 
 
@@ -159,5 +161,5 @@ def test_any_file_is_prompts_or_a_one_line_error(content, tmp_path):
     try:
         assert Jsonl(str(path), num_val=0)().train
     except UserError as error:
-        assert "\n" not in str(error)
-        assert "any.jsonl" in str(error)
+        assert "\n" not in str(error)  # noqa: PT017
+        assert "any.jsonl" in str(error)  # noqa: PT017
