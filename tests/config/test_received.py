@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import sys
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import configuration
 from rlmods.cli.evaluate import RUN_KEYS, evaluate
@@ -21,12 +23,21 @@ PIECES = (
     "data:", " ", "\n", "\n  ", "_target_: os.system", "{", "}", "[", "]", ",", "- ", "&a ", "*a", "${oc.env:HOME}", "reward: ", "a: ",
     "rlmods.data.Stories", "!!python/name:os.system", "? ", "<<: ", '"', "seed: 1", "_target_: {a: os.system}", "[_target_, os.system]",
 )  # fmt: skip
+OTHERS: tuple[Any, ...] = (
+    "torch.load", "os.system", "builtins.eval", "subprocess.Popen", "rlmods.run.files.atomic_write", "rlmods.cli.evaluate.evaluate",
+    "hydra.utils.instantiate", "rlmods.reward.accuracy.os.system", "rlmods.reward.Nonsense", "", 5, None, ["os.system"],
+)  # fmt: skip
 LLM_JUDGE = ["reward=rating", "+judge@reward.judge=llm", "reward.judge.url=http://h/v1", "reward.judge.model=m"]
+
+
+@lru_cache(maxsize=8)
+def composed(*overrides: str) -> DictConfig:
+    return OmegaConf.masked_copy(configuration(list(overrides)), list(RUN_KEYS))
 
 
 def saved(folder: Path, *overrides: str, **changes: Any) -> Path:
     """Write the configuration of a run, with changes by key (`__` for a dot)."""
-    config = OmegaConf.masked_copy(configuration(list(overrides)), RUN_KEYS)
+    config = copy.deepcopy(composed(*overrides))
     for key, value in changes.items():
         OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
     OmegaConf.save(config, folder / "config.yaml")
@@ -35,16 +46,13 @@ def saved(folder: Path, *overrides: str, **changes: Any) -> Path:
 
 class TestTargets:
     @pytest.mark.parametrize(
-        "target",
+        ("key", "target"),
         [
-            "torch.load", "os.system", "builtins.eval", "subprocess.Popen", "rlmods.run.files.atomic_write", "rlmods.cli.evaluate.evaluate",
-            "hydra.utils.instantiate", "rlmods.reward.accuracy.os.system", "rlmods.reward.Nonsense", "", 5, None, ["os.system"],
+            *(("data._target_", target) for target in OTHERS),
+            *((key, "os.system") for key in ("reward.terms.math.reward._target_", "rollout.nested._target_", "data.list.0._target_")),
         ],
-    )  # fmt: skip
-    @pytest.mark.parametrize(
-        "key", ["data._target_", "reward.terms.math.reward._target_", "rollout.nested._target_", "data.list.0._target_"]
     )
-    def test_others_are_refused_by_key(self, target: Any, key: str, tmp_path: Path) -> None:
+    def test_others_are_refused_by_key(self, key: str, target: Any, tmp_path: Path) -> None:
         path = saved(tmp_path, "reward=math")
         config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
         node: Any = config
@@ -54,7 +62,7 @@ class TestTargets:
         node[last] = target
         path.write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
         with pytest.raises(UserError, match=rf"config.yaml: {key}=.* no part of rlmods or of your plugins") as error:
-            configuration([], saved=path, run_keys=RUN_KEYS)
+            read_received(path, RUN_KEYS)
         assert "\n" not in str(error.value)
 
     def test_nothing_is_executed_by_evaluate(self, tmp_path: Path) -> None:

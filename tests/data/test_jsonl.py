@@ -147,7 +147,8 @@ def test_files_that_cannot_be_read(tmp_path, write):
 
 PIECES = st.sampled_from(
     [
-        b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"', b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",",
+        b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"',
+        b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",",
         b"null", b'{"role": "user", "content": "x"}', b'"answer":', b"9" * 5000, b"\x00", b"true",
     ]
 )  # fmt: skip
