@@ -120,7 +120,7 @@ class TestVerdicts:
             assert llm(PROMPT, "x", "y") == 1.0
             assert llm.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
-    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The better one is A", "length"))])
+    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("It is A", "length"))])
     def test_is_none_after_all_tries(self, reply):
         with serve(in_turn(reply)) as server:
             llm = judge(server.url, retries=3)
