@@ -65,6 +65,10 @@ def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]
             raise ValueError(f"{group}.{name}={getattr(part, name)}: must be {words}")
 
 
+ROLES = ("system", "developer", "user", "assistant", "tool")
+"""Roles of chat turns."""
+
+
 @dataclass(frozen=True, slots=True)
 class Prompt:
     """A prompt of the data set."""
@@ -74,7 +78,7 @@ class Prompt:
     text: str | None = None
     """Plain text, passed to the model unchanged. Exactly one of `text` and `messages` is set."""
     messages: Sequence[Mapping[str, str]] | None = None
-    """Chat turns, `{"role": ..., "content": ...}`, rendered with the tokenizer's chat template."""
+    """Chat turns, `{"role": ..., "content": ...}` with one of `ROLES`, rendered with the tokenizer's chat template."""
     answer: str | None = None
     """Gold answer; None if the data has none."""
     meta: Mapping[str, Any] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from rlmods.config import plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
+from rlmods.config.received import read_received
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.jsonl import JsonlWriter, read_rows
@@ -83,14 +84,14 @@ def configuration(
         settings: dataclass whose fields are added as top-level keys.
 
     Raises:
-        UserError: Hydra rejects an override.
+        UserError: Hydra rejects an override, or the run's configuration is not safe to use (`rlmods.config.received`).
     """
     extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
     overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
-                ConfigStore.instance().store("saved_run", _config_with_run(saved, set(run_keys) - overridden))
+                ConfigStore.instance().store("saved_run", _config_with_run(saved, set(run_keys) - overridden, overridden))
             config = hydra_compose("train" if saved is None else "saved_run", [*extra, *overrides])
     except (HydraException, ValueError) as error:
         if (user_error := explain_override(error)) is None:
@@ -100,13 +101,12 @@ def configuration(
     return config
 
 
-def _config_with_run(saved: Path, keys: set[str]) -> dict[str, Any]:
+def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:
     """Return the primary configuration with the groups and settings in `keys` from a run, so that overrides apply to the run's values."""
-    primary, run = (OmegaConf.to_container(OmegaConf.load(path)) for path in (CONF / "train.yaml", saved))
+    run, primary = read_received(saved, sorted(keys), typed), OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     assert isinstance(primary, dict)
-    assert isinstance(run, dict)
     defaults = [entry for entry in primary.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
-    return {"defaults": [*defaults, "_self_"], **primary, **{key: run[key] for key in keys if key in run}}
+    return {"defaults": [*defaults, "_self_"], **primary, **run}
 
 
 class Output:

@@ -35,7 +35,8 @@ from omegaconf import OmegaConf
 
 from rlmods.cli.command import INTERRUPTED, Output, command, configuration, dropped_path, progress
 from rlmods.config.instantiate import instantiate
-from rlmods.judge import Neural, cohens_kappa, rankings
+from rlmods.data.schema import check_messages
+from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.run import atomic_write, dumps
@@ -45,7 +46,7 @@ from rlmods.types import Prompt, Response, UserError
 
 ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""
-REQUEST_SETTINGS = ("cache", "concurrency", "timeout_s", "retries", "backoff_s", "key_variable")
+REQUEST_SETTINGS = ("cache", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s", "key_variable")
 """Settings of a judge that do not affect its verdicts, so they may change when an output file is continued."""
 
 
@@ -65,7 +66,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     """Write the missing rows of `out` and return the summary to print.
 
     Raises:
-        UserError: a user's mistake, or the judge cannot be reached.
+        UserError: a user's mistake, the judge cannot be reached, or questions to it were lost.
     """
     config = configuration(overrides, settings=Settings)
     settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
@@ -85,7 +86,11 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     with progress("judging", len(remaining)) as update:
         for start in range(0, len(remaining), ROWS_PER_CALL):
             chunk = remaining[start : start + ROWS_PER_CALL]
-            for row, (ranks, verdicts) in zip(chunk, rankings(judge, [_responses(row) for row in chunk]), strict=True):
+            results = rankings(judge, [_responses(row) for row in chunk])
+            if isinstance(judge, LLM) and (lost := judge.counts["timeouts"] + judge.counts["errors"]):  # nothing is labelled without them
+                reason = f"{lost} questions without a reply, the last because of: {judge.losses.last}"
+                raise UserError(f"judge.url={judge.url}: {reason}; run the same command again, which asks only what is missing")
+            for row, (ranks, verdicts) in zip(chunk, results, strict=True):
                 output.add(row | {"ranks": ranks, "verdicts": verdicts}, keep=settings.keep_ties or _has_preference(ranks))
             update(start + len(chunk))
     counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
@@ -156,6 +161,10 @@ def _candidates(path: Path, *more: Path) -> list[dict[str, Any]]:
             raise UserError(f'{path}: row {number} has no unique "id", a text that no other row has')
         if not isinstance(row.get("prompt"), str | list):
             raise UserError(f'{path}: row {number} has no "prompt", a text or a list of messages')
+        if isinstance(row["prompt"], list):
+            check_messages(row["prompt"], f"{path}: row {number}", "prompt")
+        if not isinstance(row.get("answer"), str | None) or not isinstance(row.get("meta"), dict | None):
+            raise UserError(f'{path}: row {number} has an "answer" that is no text, or a "meta" that is no object')
         seen.add(row["id"])
     if not rows:
         raise UserError(f"{path}: no such file, or no rows in it; python -m rlmods.collect writes one")

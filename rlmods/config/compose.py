@@ -37,6 +37,21 @@ TOP_LEVEL_KEYS = (
     "validation", "seed", "run_dir", "resume",
 )  # fmt: skip
 
+REPLACED_TRAINER_SETTINGS = {
+    "gradient_clip_val": "type batch.max_norm=1.0",
+    "gradient_clip_algorithm": "type batch.max_norm=1.0, a bound of the norm",
+    "accumulate_grad_batches": "type batch.minibatches=1; microbatches are packed by batch.token_budget",
+    **dict.fromkeys(("max_epochs", "max_steps", "min_epochs", "min_steps"), "type trainer.max_iterations=100"),
+    **dict.fromkeys(("limit_val_batches", "val_check_interval", "check_val_every_n_epoch"), "type validation.every=10"),
+    "num_sanity_val_steps": "type validation.every=10",
+    **dict.fromkeys(("callbacks", "logger"), "type +callbacks.NAME._target_=CLASS or +logger.NAME._target_=CLASS"),
+    "use_distributed_sampler": "leave it to the prompt loader",
+    "log_every_n_steps": "leave it to the learner, which logs every iteration",
+    "enable_checkpointing": "type callbacks.checkpoint.every=10",
+    **dict.fromkeys(("enable_progress_bar", "enable_model_summary"), "use callbacks.progress"),
+}
+"""Arguments of `lightning.Trainer` that this loop sets itself or that manual optimization refuses: what to type instead."""
+
 
 def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str] = ()) -> Plan:
     """Instantiate and check all parts of a configuration.
@@ -139,6 +154,8 @@ def _check_trainer(config: DictConfig) -> None:
         raise UserError(f"trainer.max_iterations={length}: must be a whole number of at least 1")
     known = {"_target_", "max_iterations", *inspect.signature(L.Trainer).parameters}
     for key in config.trainer:
+        if key in REPLACED_TRAINER_SETTINGS and config.trainer[key] is not None:
+            raise UserError(f"trainer.{key}: this loop steps by itself: drop it, and {REPLACED_TRAINER_SETTINGS[key]}")
         if key not in known:
             raise UserError(f"unknown key trainer.{key}: known keys are max_iterations and the arguments of lightning.Trainer")
     strategy.check_settings(config.trainer.get("strategy"))

@@ -37,6 +37,8 @@ class Source:
     """Folder of the files `<group>/<option>.yaml`."""
     code: Path
     """Folder of the Python code."""
+    module: str
+    """Name of its Python module."""
 
     @property
     def overrides(self) -> list[str]:
@@ -73,7 +75,7 @@ def sources() -> Iterator[Source]:
         UserError: an entry point names a package that does not exist, cannot be imported or has no options.
     """
     for path in _plugins(PluginFolders.folder):
-        yield Source(path.name, path, path)
+        yield Source(path.name, path, path, path.name)
     for entry in _entry_points(tuple(sys.path)):
         try:
             spec = find_spec(entry.module.partition(".")[0]) and find_spec(entry.module)
@@ -83,7 +85,7 @@ def sources() -> Iterator[Source]:
         if spec is None or not spec.submodule_search_locations:
             raise UserError(f"the entry point {entry.name} = {entry.value} in {ENTRY_POINTS} is not a package: uninstall it")
         code = Path(next(iter(spec.submodule_search_locations)))
-        source = Source(entry.name, code / "conf", code)
+        source = Source(entry.name, code / "conf", code, entry.module)
         if not source.overrides:
             raise UserError(f"the package {entry.module} has no options: add {source.options}/GROUP/OPTION.yaml")
         yield source

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NoReturn
 
 from rlmods.data.hub import SUFFIXES, load_rows
 from rlmods.data.schema import Splits, check_count, check_messages, check_text, checked_splits, get_column, prompt_fields, render, type_name
@@ -122,6 +123,8 @@ class Jsonl:
     def _text_or_number(row: Row, column: str, location: str, field: str) -> str:
         value = get_column(row, column, location, field, optional=True)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number and not math.isfinite(value):
+            raise UserError(f'{location}: column "{column}" must hold finite numbers, found {value}')
         return str(value) if is_number else check_text(value, location, column).strip()
 
 
@@ -136,7 +139,7 @@ def read_jsonl(path: str) -> list[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode())
+            row = json.loads(line.decode(), parse_constant=_reject_constant)
         except UnicodeDecodeError as e:
             raise UserError(f"{path}:{number}: not UTF-8 text ({e.reason})") from e
         except (ValueError, RecursionError) as e:
@@ -145,6 +148,10 @@ def read_jsonl(path: str) -> list[tuple[int, Row]]:
             raise UserError(f"{path}:{number}: must be one object with named columns per line, found {type_name(row)}")
         rows.append((number, row))
     return rows
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number")
 
 
 def hold_out(prompts: Sequence[Prompt], num_val: int, seed: int, source: str) -> tuple[list[Prompt], list[Prompt]]:

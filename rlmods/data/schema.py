@@ -9,7 +9,7 @@ from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rlmods.types import Prompt, UserError, suggest
+from rlmods.types import ROLES, Prompt, UserError, suggest
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,14 @@ def check_text(value: Any, location: str, column: str) -> str:
 
 
 def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dict[str, str]]:
-    """Return a column's chat messages. Raises: UserError unless each has a role and content that is not empty."""
+    """Return a column's chat messages. Raises: UserError unless each has one of `ROLES` and content that is not empty."""
     if not turns:
         raise UserError(f'{location}: column "{column}" is empty')
     for turn in turns:
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
             raise UserError(f'{location}: column "{column}" must list messages such as {{"role": "user", "content": "..."}}')
+        if turn["role"] not in ROLES:  # chat templates put roles into control tokens, such as <|ROLE|>
+            raise UserError(f'{location}: column "{column}" has the role {turn["role"][:40]!r}: it must be one of {", ".join(ROLES)}')
         check_text(turn["content"], location, column)
     return [dict(turn) for turn in turns]
 

@@ -11,10 +11,19 @@ from typing import Any
 import torch
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from rlmods.distributed import sharding
+from rlmods.distributed import sharded_checkpoint, sharding
 from rlmods.types import UserError
+
+META_FILE = "meta.pt"
+"""File of a sharded checkpoint with everything but weights and optimizers."""
 
 
 class DDP(DDPStrategy):
@@ -102,9 +111,27 @@ class FSDP2(ModelParallelStrategy):
     def load_checkpoint(self, checkpoint_path: str | Path, weights_only: bool | None = None) -> dict[str, Any]:
         path = Path(self.broadcast(checkpoint_path))
         if path.is_dir():
-            return super().load_checkpoint(path, weights_only) | {"optimizer_states": []}
+            return self._load_folder(path)
         checkpoint: dict[str, Any] = torch.load(path, map_location="cpu", weights_only=weights_only, mmap=True)
         return checkpoint
+
+    def _load_folder(self, path: Path) -> dict[str, Any]:
+        """Load the weights and the state of the optimizers from a sharded checkpoint, and return the rest of it.
+
+        Lightning's own method executes what the checkpoint holds (`rlmods.distributed.sharded_checkpoint`).
+        """
+        assert self.model is not None
+        assert self.lightning_module is not None
+        weights = {"state_dict": get_model_state_dict(self.model)}
+        sharded_checkpoint.load(weights, path)
+        self.model.load_state_dict(weights["state_dict"], strict=self.lightning_module.strict_loading)
+        for i, optimizer in enumerate(self.optimizers):
+            state = {f"optimizer_{i}": get_optimizer_state_dict(self.model, optimizer)}
+            sharded_checkpoint.load(state, path)
+            options = StateDictOptions(cpu_offload=True)
+            set_optimizer_state_dict(self.model, optimizer, optim_state_dict=state[f"optimizer_{i}"], options=options)
+        rest: dict[str, Any] = torch.load(path / META_FILE, map_location="cpu", weights_only=True)
+        return rest | {"optimizer_states": []}
 
     def load_model_state_dict(self, checkpoint: Mapping[str, Any], strict: bool = True) -> None:
         if "state_dict" in checkpoint:  # the weights of a folder are loaded already

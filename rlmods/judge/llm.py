@@ -5,16 +5,16 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
-from random import Random
 from typing import Any, ClassVar
 
-from rlmods.judge.chat import Endpoint, NoReplyError
+from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.judge.question import (
     RATING_FIELDS,
     RATING_TEMPLATE,
@@ -31,8 +31,15 @@ from rlmods.protocols import Candidate
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import Prompt, UserError
 
-MAX_PAUSE_S = 600.0
-"""Longest pause between two tries, whatever the server's Retry-After header."""
+
+@dataclass
+class Losses:
+    """Lost questions of a judge."""
+
+    in_a_row: int = -1
+    """Number of questions that were lost since the last reply; -1 before the first reply."""
+    last: str = ""
+    """Reason of the last."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,11 @@ class LLM:
     response the question says that it is cut off.
 
     The verdict is the last word of the reply's last line: A, B or TIE. A reply without one is requested again. So is a request that fails
-    (timeouts, connection errors, HTTP 429 and 5xx, a reply that is not a chat completion), after a pause that doubles with each try. Each
-    question has `retries` + 1 tries; after them a missing verdict is None, and a failed request a UserError. If the server rejects the key,
-    address, model or request, a UserError is raised at once.
+    (time limits, connection errors, HTTP 429 and 5xx, a reply that is too large or not a chat completion), after a pause that doubles with
+    each try. Each question has `retries` + 1 tries within `deadline_s`; after them its verdict is None, and counted.
 
-    Raises: UserError for a field that is missing or out of range.
+    Raises: UserError for a field that is missing or out of range; while judging, if the first question is lost, which is the case at once
+    if the server rejects the key, address or model, and if `2 * concurrency` questions in a row are lost.
     """
 
     url: str | None = None
@@ -58,8 +65,8 @@ class LLM:
     key_variable: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key. No key is sent if it is not set."""
     template: str | None = None
-    """Prompt template, with {prompt}, {first}, {second} and, optionally, {answer}, the gold answer ("" without one); literal braces are
-    written twice. null: `rlmods.judge.question.TEMPLATE`, which does not contain the answer."""
+    """Prompt template, with {prompt}, {first}, {second} and, optionally, {answer}, the gold answer ("" without one), and {nonce}, a number
+    for tags that the texts cannot forge; literal braces are written twice. null: `rlmods.judge.question.TEMPLATE`, without the answer."""
     temperature: float | None = 0.0
     """Sampling temperature of the judge. null: the server's default."""
     max_tokens: int | None = 512
@@ -67,7 +74,9 @@ class LLM:
     swap: bool = True
     """Ask in both orders."""
     timeout_s: float = 60.0
-    """Timeout of connecting and of each read."""
+    """Time limit of a request, from connecting to the last byte of the reply."""
+    deadline_s: float = 300.0
+    """Time limit of a question, with all its tries and the pauses between them."""
     retries: int = 4
     """Tries after the first."""
     backoff_s: float = 1.0
@@ -77,9 +86,10 @@ class LLM:
     cache: str | None = None
     """JSON Lines file to which each reply is appended on arrival; questions it already contains are answered from it. null: no cache."""
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
-    """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached` questions, and pairs whose verdict depends on
-    the order (`swayed`)."""
+    """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached` questions, pairs whose verdict depends on the
+    order (`swayed`), and lost questions: `timeouts`, and `errors` of other kinds."""
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
+    losses: Losses = field(default_factory=Losses, init=False, repr=False, compare=False)
 
     accepts_responses: ClassVar[bool] = True
 
@@ -92,6 +102,7 @@ class LLM:
             "temperature": (self.temperature is None or self.temperature >= 0, "null, 0 or more"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
             "timeout_s": (self.timeout_s > 0, "above 0"),
+            "deadline_s": (self.deadline_s > 0, "above 0"),
             "retries": (self.retries >= 0, "0 or more"),
             "backoff_s": (self.backoff_s >= 0, "0 or more"),
             "concurrency": (self.concurrency >= 1, "at least 1"),
@@ -153,16 +164,24 @@ class LLM:
         self, cached: dict[str, list[float | None]], stop: threading.Event, parse: Callable[[str], float | None], question: str
     ) -> float | None:
         """Ask one question until `parse` returns a value; None if no try does. `cached`: parsed replies so far, by question key."""
-        body = self._body(question)
+        body, deadline = self._body(question), time.monotonic() + self.deadline_s
         key = hashlib.sha256(json.dumps([self.url, body]).encode()).hexdigest()
         verdicts = cached.setdefault(key, [])
         tries = range(0) if verdicts and verdicts[-1] is not None else range(len(verdicts), self.retries + 1)
         if not tries:
             self._count("cached")
         for attempt in tries:
-            reply = None if stop.is_set() else self._request(body, attempt, stop)
-            if reply is None:
-                continue
+            if stop.is_set():
+                break
+            self._count("requests", *(["retries"] if attempt else []))
+            try:
+                reply = self._endpoint.complete(body, deadline)
+            except NoReplyError as error:
+                if self._endpoint.wait(error, attempt, deadline, stop):
+                    continue
+                self._lose(error, attempt, stop)
+                break
+            self.losses.in_a_row = 0
             verdicts.append(parse(reply))
             if self._cache_file is not None:
                 self._cache_file.append({"key": key, "question": question, "reply": reply, "verdict": verdicts[-1]})
@@ -171,27 +190,22 @@ class LLM:
             self._count("without_verdict")
         return verdicts[-1] if verdicts else None
 
-    def _request(self, body: dict[str, Any], attempt: int, stop: threading.Event) -> str | None:
-        """Send one request. Return None, after a pause, if it fails.
+    def _lose(self, error: NoReplyError, attempt: int, stop: threading.Event) -> None:
+        """Count a lost question.
 
         Raises:
-            UserError: the last try failed, or the server rejected the request. `stop` is set, so that the other threads stop too.
+            UserError: it is the first, or one of too many. `stop` is set, so that the other threads stop too.
         """
-        self._count("requests", *(["retries"] if attempt else []))
-        try:
-            return self._endpoint.complete(body)
-        except UserError:
-            stop.set()
-            raise
-        except NoReplyError as error:
-            if attempt == self.retries:
-                stop.set()
-                cache = f"replies so far are kept in {self.cache}" if self.cache else "judge.cache=FILE keeps the replies"
-                tries = f"after {attempt + 1} tries: check the server, or type judge.retries=10; {cache}"
-                raise UserError(f"judge.url={self.url}: {error} ({tries})") from error
-            pause = self.backoff_s * 2**attempt * self._random.uniform(0.5, 1.0)
-            stop.wait(min(max(pause, error.retry_after_s or 0.0), MAX_PAUSE_S))
-            return None
+        self._count(error.kind)
+        with self._lock:
+            self.losses.last = str(error)
+            if self.losses.in_a_row >= 0:
+                self.losses.in_a_row += 1
+                if self.losses.in_a_row < 2 * self.concurrency:
+                    return
+        stop.set()
+        cache = f"replies so far are kept in {self.cache}" if self.cache else "judge.cache=FILE keeps the replies"
+        raise as_user_error(self._endpoint, error, attempt, f"check the server, or type judge.retries=10; {cache}") from error
 
     def _body(self, question: str) -> dict[str, Any]:
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens}
@@ -204,12 +218,7 @@ class LLM:
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        return Endpoint(str(self.url), self.key_variable, self.timeout_s)
-
-    @cached_property
-    def _random(self) -> Random:
-        """Own generator for the pauses, so that they neither depend on the run's seed nor change its random state."""
-        return Random()
+        return Endpoint(str(self.url), self.key_variable, self.timeout_s, self.deadline_s, self.retries, self.backoff_s)
 
     @cached_property
     def _cache_file(self) -> JsonlWriter | None:

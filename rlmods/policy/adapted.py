@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.policy.base import Policy, PolicyOutput
+from rlmods.policy.files import read_config
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.injection import (
     active_adapter,
@@ -197,7 +197,7 @@ def base_model_name(folder: Path) -> str:
         UserError: the configuration has no such name, or peft is not installed.
     """
     require_peft(f"the adapter in {str(folder)!r}")
-    if not (base := json.loads((folder / ADAPTER_CONFIG).read_text()).get("base_model_name_or_path")):
+    if not (base := read_config(folder / ADAPTER_CONFIG).get("base_model_name_or_path")):
         raise UserError(f"the adapter in {str(folder)!r} does not name its base: type the run, or the merged model")
     return str(base)
 
@@ -212,7 +212,7 @@ def load_adapter(folder: Path, base: Policy) -> AdaptedPolicy:
     from safetensors import SafetensorError, safe_open
     from safetensors.torch import load_file
 
-    saved = json.loads((folder / ADAPTER_CONFIG).read_text())
+    saved = read_config(folder / ADAPTER_CONFIG)
     kind, init = saved.get("peft_type"), saved.get("init_lora_weights", True)
     if kind != "LORA" or init not in INITS:
         reason = f"init_lora_weights={init}" if kind == "LORA" else kind

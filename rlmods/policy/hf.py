@@ -11,6 +11,7 @@ import torch
 
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import eos_ids, set_template_kwargs
 from rlmods.types import UserError
@@ -40,6 +41,9 @@ class HuggingFace:
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template: '+policy.chat_template_kwargs.enable_thinking=false'. They are saved with the model."""
 
+    allow_pickle: bool = False
+    """Also load weights that are not safetensors, but torch's pickle files (`pytorch_model.bin`)."""
+
     def __call__(self) -> Policy:
         """Load the policy.
 
@@ -50,7 +54,7 @@ class HuggingFace:
             raise UserError("policy=hf needs a model: policy.name=HUB_NAME, policy.name=DIRECTORY or policy.name=RUN")
         options: dict[str, Any] = {} if self.revision is None else {"revision": self.revision}
         options |= {"dtype": self.dtype, "attention": self.attention, "checkpointing": self.gradient_checkpointing}
-        options["chat_template_kwargs"] = self.chat_template_kwargs
+        options |= {"chat_template_kwargs": self.chat_template_kwargs, "allow_pickle": self.allow_pickle}
         try:
             return load(exported(self.name), quantization=self.quantization, **options)
         except UserError as error:
@@ -81,6 +85,7 @@ def load(
     checkpointing: bool = False,
     quantization: str | None = None,
     chat_template_kwargs: Mapping[str, Any] | None = None,
+    allow_pickle: bool = False,
     **options: Any,
 ) -> Policy:
     """Load a `Policy` from a hub name or directory, with an adapter if the directory holds one. Inside `torch.device("meta")` weights are
@@ -93,32 +98,37 @@ def load(
 
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
+    check_configs(name)
     settings: dict[str, Any]
     if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
         folder = Path(name).expanduser()
         own_tokenizer = (folder / "tokenizer_config.json").is_file()  # some trainers save the tokenizer with the adapter
         settings = {"dtype": dtype, "attention": attention, "checkpointing": checkpointing, "quantization": quantization}
+        settings["allow_pickle"] = allow_pickle
         base = load(base_model_name(folder), **settings, chat_template_kwargs=None if own_tokenizer else chat_template_kwargs, **options)
         if own_tokenizer:
-            base.tokenizer = AutoTokenizer.from_pretrained(folder)
+            base.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
             set_template_kwargs(base.tokenizer, chat_template_kwargs or {})
             base.eos_ids = eos_ids(base.model, base.tokenizer)
         return load_adapter(folder, base)
     try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
-        config = AutoConfig.from_pretrained(name, **options)
+        tokenizer = AutoTokenizer.from_pretrained(name, **NO_CODE, **options)
+        config = AutoConfig.from_pretrained(name, **NO_CODE, **options)
         if any(kind.endswith("ForSequenceClassification") for kind in config.architectures or ()):
             raise UserError(f"{str(name)!r} is a reward model, which cannot generate text; type a policy's run or model")
         set_template_kwargs(tokenizer, chat_template_kwargs or {})
         settings = {"dtype": getattr(torch, dtype), "attn_implementation": attention, "output_loading_info": True}
+        weights = {} if allow_pickle else NO_PICKLE
         if quantization is not None:
             settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         if torch.get_default_device().type == "meta":
             settings.pop("output_loading_info")
             return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
-        model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **options)
+        model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **weights, **NO_CODE, **options)
     except (OSError, ValueError, ImportError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = explain(error)
+        if not allow_pickle and "safetensors" in reason:
+            raise UserError(f"{str(name)!r} has no weights as safetensors: if you trust it, type policy.allow_pickle=true") from error
         if attention is not None and "attention" in reason.lower():
             why = reason.split(". ")[0]
             raise UserError(f"{str(name)!r} cannot run with policy.attention={attention} ({why}): type policy.attention=eager") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
 from rlmods.policy.dropout import disable_dropout, original_dropout
+from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
 
@@ -61,11 +61,14 @@ def find(source: str | Path) -> tuple[str, dict[str, Any]]:
         folder = folder / "reward_model"
     if not (folder / "config.json").is_file():
         raise UserError(f"no reward model at {str(source)!r}: no export/ or config.json there (has the run finished?)")
-    config = json.loads((folder / "config.json").read_text())
-    architectures = config.get("architectures") or ["an unknown model"]
-    if not any(name.endswith("ForSequenceClassification") for name in architectures):
-        raise UserError(f"no reward model at {str(source)!r}: it holds {architectures[0]}; train one with algo=reward_model")
-    return str(folder), dict(config.get("rlmods") or {})
+    config = read_config(folder / "config.json")
+    architectures, metadata = config.get("architectures") or ["an unknown model"], config.get("rlmods") or {}
+    if not isinstance(architectures, list) or not any(str(name).endswith("ForSequenceClassification") for name in architectures):
+        held = architectures[0] if isinstance(architectures, list) else architectures
+        raise UserError(f"no reward model at {str(source)!r}: it holds {held}; train one with algo=reward_model")
+    if not isinstance(metadata, dict):
+        raise UserError(f'no reward model at {str(source)!r}: "rlmods" in its config.json is no object; train one with algo=reward_model')
+    return str(folder), metadata
 
 
 def pool(x: TokenFloats, mask: TokenMask, how: str) -> RowFloats:
@@ -212,16 +215,18 @@ class ScalarModel(TokenizerMixin, nn.Module):
         from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTokenizer
 
         location, _ = find(source)
-        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True}
+        check_configs(location)
+        options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True, **NO_CODE, **NO_PICKLE}
         try:
-            tokenizer = AutoTokenizer.from_pretrained(location)
+            tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)
             if torch.get_default_device().type == "meta":
-                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32)
+                config = AutoConfig.from_pretrained(location, num_labels=1, dtype=torch.float32, **NO_CODE)
                 return ScalarModel(AutoModelForSequenceClassification.from_config(config), tokenizer).requires_grad_(False)
             model, info = AutoModelForSequenceClassification.from_pretrained(location, **options)
         except (OSError, ValueError, SafetensorError) as error:
-            reason = str(error).strip().splitlines()[0]
-            raise UserError(f"cannot load a reward model from {str(source)!r} ({reason}); train one with algo=reward_model") from error
+            raise UserError(
+                f"cannot load a reward model from {str(source)!r} ({explain(error)}); train one with algo=reward_model"
+            ) from error
         broken = sorted(info["missing_keys"]) + sorted(key for key, *_ in info["mismatched_keys"])
         if broken:
             raise UserError(f"{str(source)!r} lacks weights ({', '.join(broken[:3])}): they would be random; train it again")

@@ -1,14 +1,19 @@
-"""Conversion between text and token ids, shared by policies and scalar models."""
+"""Conversion between text and token ids, shared by policies and scalar models.
+
+Text never becomes a control token: contents of messages, plain prompts and responses that spell one, such as `<|im_end|>`, are encoded as
+the characters they consist of. Only chat templates and tokenizers write control tokens (`control_tokens`).
+"""
 
 from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlmods.types import Prompt, UserError
+from rlmods.types import ROLES, Prompt, UserError
 
 CONTENT = "content of the reply"
 """Content of the message by which the token after it is found."""
@@ -40,26 +45,72 @@ class TokenizerMixin:
         pad = self.tokenizer.pad_token_id
         return min(self.eos_ids) if pad is None else int(pad)
 
+    @cached_property
+    def control_tokens(self) -> dict[str, int]:
+        """Ids of the control tokens by their text (`control_tokens`)."""
+        return control_tokens(self.tokenizer)
+
+    @cached_property
+    def _control_ids(self) -> frozenset[int]:
+        return frozenset(self.control_tokens.values())
+
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt. Chat messages use the model's own template; a beginning-of-text token is added at most once.
 
-        An end-of-text token that the tokenizer appends to plain text is left out, because the response continues the prompt.
+        An end-of-text token that the tokenizer appends to plain text is left out, because the response continues the prompt. Warns of plain
+        text that spells control tokens, as a chat that is rendered already does.
 
         Raises:
-            UserError: chat messages for a tokenizer without a chat template.
+            UserError: chat messages for a tokenizer without a chat template, a role that is not one of `ROLES`, text of which the
+                tokenizer's normalizer makes a control token.
         """
         if prompt.messages is None:
-            return self._without_appended_eos(prompt.text or "")
+            text = prompt.text or ""
+            if not self._spells_control_token(text):
+                return self._without_appended_eos(text)
+            advice = "for a chat, type data.messages=COLUMN or data.chat=true"
+            warnings.warn(f"a prompt spells control tokens of this model, which are encoded as ordinary text; {advice}", stacklevel=2)
+            first, *rest = self._without_control_tokens(text)
+            return [*self._without_appended_eos(first), *self._ids_of_parts(rest)]
         if self.tokenizer.chat_template is None:
             hint = "type data.chat=false if the data has plain text, or choose another policy="
             raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; {hint}")
-        options = {"add_generation_prompt": True, "tokenize": True, "return_dict": False, **template_kwargs(self.tokenizer)}
-        return list(self.tokenizer.apply_chat_template(list(prompt.messages), **options))
+        if unknown := [message["role"] for message in prompt.messages if message["role"] not in ROLES]:
+            raise UserError(f"prompt {prompt.id}: the role {unknown[0]!r} is not one of {', '.join(ROLES)}")
+        messages: Any = [dict(message) for message in prompt.messages]
+        options = {"add_generation_prompt": True, "return_dict": False, **template_kwargs(self.tokenizer)}
+        if not any(self._spells_control_token(text) for text in _texts(messages)):
+            return list(self.tokenizer.apply_chat_template(messages, tokenize=True, **options))
+        mark = _unused_character(_texts(messages))
+        if any(self._spells_control_token(part) for text in _texts(messages) for part in self._without_control_tokens(text)):
+            raise UserError(f"prompt {prompt.id}: the tokenizer makes a control token of text that spells none: leave the row out")
+        marked = _map_texts(messages, lambda text: mark.join(self._without_control_tokens(text)))
+        rendered = self.tokenizer.apply_chat_template(marked, tokenize=False, **options)
+        return [i for part in rendered.split(mark) for i in self._ids(part)]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+
+    def _spells_control_token(self, text: str) -> bool:
+        return not self._control_ids.isdisjoint(self._ids(text))
+
+    def _without_control_tokens(self, text: str) -> list[str]:
+        """Cut text within each control token that it spells, so that the parts are encoded without one."""
+        tokens = re.compile("|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True))))
+        cuts = [0]
+        while self.control_tokens and (match := tokens.search(text, cuts[-1])):
+            cuts.append(match.start() + 1)
+        return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+
+    def _ids_of_parts(self, parts: Iterable[str]) -> list[int]:
+        """Return the token ids of parts of a text. Control tokens that the tokenizer makes of other text (its normalizer does) are left
+        out."""
+        return [i for part in parts for i in self._ids(part) if i not in self._control_ids]
 
     def _without_appended_eos(self, text: str) -> list[int]:
         ids = list(self.tokenizer(text)["input_ids"])
         if ids and ids[-1] in self.eos_ids:
-            plain = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+            plain = self._ids(text)
             while ids and ids[-1] in self.eos_ids and (not plain or ids[-len(plain) :] != plain):
                 ids.pop()
         return ids
@@ -67,7 +118,9 @@ class TokenizerMixin:
     def encode_response(self, text: str, prompt: Prompt | None = None, *, finished: bool = True) -> list[int]:
         """Return the token ids of a response. A `finished` one ends with the end-of-text token, or after chat messages with the token that
         ends a turn."""
-        ids = list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
+        ids = self._ids(text)
+        if not self._control_ids.isdisjoint(ids):
+            ids = self._ids_of_parts(self._without_control_tokens(text))
         end = self.eos_id if prompt is None or prompt.messages is None else self.turn_end_id
         return [*ids, end] if finished else ids
 
@@ -89,6 +142,70 @@ def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     if not ids:
         raise UserError("policy: the model has no end-of-text token, so responses would never end: set eos_token in its tokenizer")
     return frozenset(ids)
+
+
+def control_tokens(tokenizer: Any) -> dict[str, int]:
+    """Return the ids of the control tokens by their text: the special tokens, and other added tokens that the chat template writes around
+    messages (Gemma: `<start_of_turn>`).
+
+    All other added tokens are words of the model's own vocabulary, which a text may spell: those for spans within a message, such as
+    `<think>` and `</think>` or `<tool_call>` and `</tool_call>`, also if the template writes them. So is the token for unknown characters.
+    """
+    rendered, tokens = _rendered_turns(tokenizer), tokenizer.added_tokens_decoder
+    texts = {token.content for token in tokens.values()}
+
+    def is_span(text: str) -> bool:
+        name = re.fullmatch(r"</?([\w-]+)>", text)
+        return name is not None and {f"<{name[1]}>", f"</{name[1]}>"} <= texts
+
+    def is_control(text: str) -> bool:
+        return text in rendered and re.search(r"[^\w\s]", text) is not None and not is_span(text)
+
+    named = {i: token.content for i, token in tokens.items() if token.special or is_control(token.content)}
+    return {text: int(i) for i, text in named.items() if len(text) > 1 and i != tokenizer.unk_token_id}
+
+
+def _rendered_turns(tokenizer: Any) -> str:
+    """Return a short chat as the template renders it, "" without a template."""
+    from jinja2 import TemplateError
+
+    if getattr(tokenizer, "chat_template", None) is None:
+        return ""
+    roles = ("system", "user", "assistant", "user")
+    for chosen in (roles, roles[1:], roles[1:2]):  # not every template accepts a system message, or more than one turn
+        try:
+            messages = [{"role": role, "content": CONTENT} for role in chosen]
+            return str(tokenizer.apply_chat_template(messages, tokenize=False, **template_kwargs(tokenizer)))
+        except (TemplateError, TypeError):
+            continue
+    return ""
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts of nested lists and dicts, with the keys of the dicts."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in value.items():
+            yield from _texts(item)
+    elif isinstance(value, Iterable):
+        for item in value:
+            yield from _texts(item)
+
+
+def _map_texts(value: Any, function: Callable[[str], str]) -> Any:
+    """Apply a function to the texts of nested lists and dicts."""
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {function(key): _map_texts(item, function) for key, item in value.items()}
+    return [_map_texts(item, function) for item in value] if isinstance(value, Iterable) else value
+
+
+def _unused_character(texts: Iterable[str]) -> str:
+    """Return a private-use character that is in none of the texts."""
+    used = set().union(*texts)
+    return next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in used)
 
 
 def end_of_turn(tokenizer: Any) -> int | None:

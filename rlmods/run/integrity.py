@@ -85,7 +85,11 @@ def sync(path: Path) -> None:
 def _find_folder_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
-    for name, (size, crc) in json.loads((folder / MANIFEST).read_text()).items():
+    try:
+        checksums = [(str(name), int(size), int(crc)) for name, (size, crc) in json.loads((folder / MANIFEST).read_bytes()).items()]
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        return f"its {MANIFEST} is broken"
+    for name, size, crc in checksums:
         if not (folder / name).is_file():
             return f"{name} is missing"
         if (folder / name).stat().st_size != size:

@@ -94,6 +94,6 @@ def _read_lines(path: Path) -> list[bytes]:
 def _parse(line: bytes) -> dict[str, Any] | None:
     try:
         row = json.loads(line)
-    except ValueError:  # broken JSON, or an incomplete UTF-8 character
+    except (ValueError, RecursionError):  # broken JSON, or an incomplete UTF-8 character
         return None
     return row if isinstance(row, dict) else None

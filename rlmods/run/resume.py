@@ -10,7 +10,10 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from yaml import YAMLError
 
+from rlmods.distributed.sharded_checkpoint import read_metadata
 from rlmods.run.integrity import find_damage
 from rlmods.types import UserError
 
@@ -47,7 +50,7 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
 def recorded_resume(run_dir: Path) -> str | None:
     """Return the checkpoint path that the run in this directory was started from, None if it started from scratch."""
     path = run_dir / "config.yaml"
-    resume = OmegaConf.select(OmegaConf.load(path), "resume") if path.is_file() else None
+    resume = _saved_settings(path.read_text()).get("resume") if path.is_file() else None
     return None if resume in (None, "auto") else str(resume)
 
 
@@ -61,10 +64,12 @@ def verify(path: Path) -> int:
     """Check every byte of a checkpoint and return its number of completed iterations.
 
     Raises:
-        UserError: truncated, damaged, or not a checkpoint of a training run.
+        UserError: truncated, damaged, not a checkpoint of a training run, or a sharded one that would execute code.
     """
     if reason := find_damage(path):
         raise UserError(f"{path}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH")
+    if path.is_dir():
+        read_metadata(path)
     return read_iteration(path)
 
 
@@ -81,7 +86,10 @@ def read_iteration(path: Path) -> int:
         raise UserError(f"{path}: cannot be read as a checkpoint ({reason}), choose another with resume=PATH") from error
     if not isinstance(content, dict) or not {"iteration", "loops"} <= content.keys():
         raise UserError(f"{path}: not a checkpoint of a training run, choose another with resume=PATH")
-    return int(content["iteration"])
+    iteration = content["iteration"]
+    if not isinstance(iteration, int) or isinstance(iteration, bool) or iteration < 0:
+        raise UserError(f"{path}: its iteration is {str(iteration)[:40]!r}, not a whole number; choose another with resume=PATH")
+    return iteration
 
 
 def check_same_run(saved: Path, config: Any) -> None:
@@ -92,12 +100,27 @@ def check_same_run(saved: Path, config: Any) -> None:
     """
     if not saved.is_file():
         return
-    old, new = (dict(_leaves(OmegaConf.to_container(OmegaConf.create(text)))) for text in (saved.read_text(), as_yaml(config)))
+    old, new = (dict(_leaves(_saved_settings(text))) for text in (saved.read_text(), as_yaml(config)))
     changes = [f"{key}={_show(old, key)} (now {_show(new, key)})" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changes:
         more = f" and {len(changes) - 6} more" if len(changes) > 6 else ""
         advice = "a resumed run needs the same settings; for a new run, type another run_dir= and no resume="
         raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
+
+
+def _saved_settings(text: str) -> dict[str, Any]:
+    """Parse a `config.yaml`. Interpolations in it are left as they are.
+
+    Raises:
+        UserError: it is broken.
+    """
+    try:
+        settings = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
+    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
+        raise UserError(f"config.yaml of the run to resume is broken ({' '.join(str(error).split())[:120]}): choose another run") from error
+    if not isinstance(settings, dict):
+        raise UserError("config.yaml of the run to resume holds no settings: choose another run")
+    return settings  # type: ignore[return-value]
 
 
 def as_yaml(config: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -10,13 +11,16 @@ from functools import cached_property
 from math import isfinite
 from typing import Any, ClassVar, Literal
 
-from rlmods.judge.chat import Endpoint, NoReplyError
+from rlmods.judge.chat import Endpoint, NoReplyError, as_user_error
 from rlmods.policy import Policy
+from rlmods.policy.files import NO_CODE
 from rlmods.policy.frozen import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
 from rlmods.teacher.demonstration import Demonstrated
 from rlmods.types import UserError, check_bounds
 
+MAX_BYTES = 64 << 20
+"""Maximum size of a reply, which has some hundred bytes for each token of prompt and response."""
 Row = tuple[Sequence[int], Sequence[int]]
 """Token ids of a prompt and of a response to it."""
 
@@ -43,7 +47,9 @@ class Server(Demonstrated):
     key_variable: str | None = "OPENAI_API_KEY"
     """Environment variable that holds the API key. No key is sent if it is not set."""
     timeout_s: float = 120.0
-    """Time limit of a request."""
+    """Time limit of a request, from connecting to the last byte of the reply."""
+    deadline_s: float = 600.0
+    """Time limit of a response, with all tries of its request and the pauses between them."""
     retries: int = 4
     """Number of further tries of a failed request."""
     backoff_s: float = 1.0
@@ -61,6 +67,7 @@ class Server(Demonstrated):
         rules = {
             "api": (self.api in ("prompt_logprobs", "echo"), "prompt_logprobs or echo"),
             "timeout_s": (self.timeout_s > 0, "above 0"),
+            "deadline_s": (self.deadline_s > 0, "above 0"),
             "retries": (self.retries >= 0, "0 or more"),
             "backoff_s": (self.backoff_s >= 0, "0 or more"),
             "concurrency": (self.concurrency >= 1, "at least 1"),
@@ -77,7 +84,7 @@ class Server(Demonstrated):
         source = self.tokenizer or str(self.model)
         model = Model()
         try:
-            model.tokenizer = AutoTokenizer.from_pretrained(source)
+            model.tokenizer = AutoTokenizer.from_pretrained(source, **NO_CODE)
         except (OSError, ValueError) as error:
             advice = "type teacher.tokenizer=HUB_NAME_OR_DIRECTORY"
             raise UserError(
@@ -98,16 +105,16 @@ class Server(Demonstrated):
         prompt, response = row
         asked = {"echo": True, "logprobs": 1} if self.api == "echo" else {"prompt_logprobs": 1}
         body = {"model": self.model, "prompt": [*prompt, *response], "max_tokens": 1, "temperature": 1.0, **asked}
+        deadline = time.monotonic() + self.deadline_s
         for attempt in range(self.retries + 1):
             if stop.is_set():
                 break
             try:
-                return self._read(self._endpoint.post(body), row)
+                return self._read(self._endpoint.post(body, deadline), row)
             except NoReplyError as error:
-                if attempt == self.retries:
+                if not self._endpoint.wait(error, attempt, deadline, stop):
                     stop.set()
-                    raise UserError(f"teacher.url={self.url}: {error} (after {attempt + 1} tries): check the server") from error
-                stop.wait(max(self.backoff_s * 2**attempt, error.retry_after_s or 0.0))
+                    raise as_user_error(self._endpoint, error, attempt, "check the server") from error
             except UserError:
                 stop.set()
                 raise
@@ -142,4 +149,5 @@ class Server(Demonstrated):
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        return Endpoint(str(self.url), self.key_variable, self.timeout_s, path="/completions", group="teacher")
+        limits = (self.timeout_s, self.deadline_s, self.retries, self.backoff_s, MAX_BYTES)
+        return Endpoint(str(self.url), self.key_variable, *limits, path="/completions", group="teacher")

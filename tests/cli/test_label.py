@@ -157,9 +157,9 @@ class TestInterruption:
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
             with pytest.raises(UserError, match="HTTP 401"):
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
-            assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 14)
+            assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 15)
             summary = label(source, llm(server, f"out={out}"))
-            assert summary["judge"] == {"requests": 4, "cached": 2}
+            assert summary["judge"] == {"requests": 3, "cached": 3}
             # The note that the first candidates are cut off makes them the longest.
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 0, 0)
             complete = out.read_bytes()
@@ -249,6 +249,8 @@ MISTAKES = {
     "no id": ('{"prompt": "?", "candidates": []}\n', [], 'row 1 has no unique "id"'),
     "an id twice": (GOOD + GOOD, [], 'row 2 has no unique "id"'),
     "no prompt": ('{"id": "1", "candidates": []}\n', [], 'row 1 has no "prompt"'),
+    "a message without content": (GOOD.replace('"1+1="', '[{"role": "user"}]'), [], 'row 1: column "prompt" must list messages'),
+    "an answer that is a list": (GOOD.replace('"id"', '"answer": [1], "id"'), [], 'row 1 has an "answer" that is no text'),
     "a broken line": ("{\n" + GOOD, [], "in.jsonl:1: broken JSON"),
     "no gold answers": (GOOD, [], "no row has one: type judge=neural or judge=llm"),
     "no model": (GOOD, ["judge=neural"], "judge.model=RUN_OR_DIRECTORY"),

@@ -2,7 +2,7 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rlmods.data import Jsonl
@@ -106,6 +106,12 @@ CASES = [
     ([{"prompt": [ASSISTANT], "answer": "a"}], {}, r"must end with a user turn"),
     ([GOOD, '{"prompt": "q"'], {}, r"2: broken JSON .*one whole object per line"),
     (["[", "]"], {}, r"1: broken JSON"),
+    ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is no number"),
+    (['{"prompt": "q", "answer": "a", "other": [-Infinity]}'], {}, r"1: broken JSON \(-Infinity is no number"),
+    (['{"prompt": "q", "answer": 1e999}'], {}, r'1: column "answer" must hold finite numbers, found inf'),
+    (['{"prompt": "q", "answer": ' + "9" * 5000 + "}"], {}, r"1: broken JSON"),
+    (["[" * 100_000], {}, r"1: broken JSON"),
+    ([{"prompt": [{"role": "im_end", "content": "x"}], "answer": "a"}], {}, r"1: .*has the role 'im_end': it must be one of system, dev"),
     (["[1]"], {}, r"1: must be one object with named columns per line, found a list"),
     ([], {}, r"the file has no rows; type data.train=FILE"),
     ([{**GOOD, "k": "x"}, {**GOOD, "k": "x"}], {"id": "k"}, r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN'),
@@ -137,3 +143,24 @@ def test_files_that_cannot_be_read(tmp_path, write):
         Jsonl(str(tmp_path / "latin.jsonl"))()
     (tmp_path / "bom.jsonl").write_bytes(b'\xef\xbb\xbf{"prompt": "q", "answer": "a"}\r\n')
     assert Jsonl(str(tmp_path / "bom.jsonl"), num_val=0)().train[0].text == "q"
+
+
+PIECES = st.sampled_from(
+    [
+        b'{"prompt": "q", "answer": "a"}', b'{"prompt": ', b'"q"',
+        b"[", b"]", b"{", b"}", b"\n", b"NaN", b"1e999", b"\\ud800", b"\xff", b",",
+        b"null", b'{"role": "user", "content": "x"}', b'"answer":', b"9" * 5000, b"\x00", b"true",
+    ]
+)  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.lists(PIECES, max_size=12).map(b"".join))
+def test_any_file_is_prompts_or_a_one_line_error(content, tmp_path):
+    path = tmp_path / "any.jsonl"
+    path.write_bytes(content)
+    try:
+        assert Jsonl(str(path), num_val=0)().train
+    except UserError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert "any.jsonl" in str(error)  # noqa: PT017

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import threading
 import time
@@ -12,6 +13,7 @@ import pytest
 import torch
 
 from rlmods.judge import LLM, compare, rank
+from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.judge.question import CUT_OFF, read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
@@ -118,7 +120,7 @@ class TestVerdicts:
             assert llm(PROMPT, "x", "y") == 1.0
             assert llm.counts == {"requests": 3, "retries": 2, "without_verdict": 2}
 
-    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("The trouble is A", "length"))])
+    @pytest.mark.parametrize("reply", ["Who knows?", (200, completion(None)), (200, completion("It is A", "length"))])
     def test_is_none_after_all_tries(self, reply):
         with serve(in_turn(reply)) as server:
             llm = judge(server.url, retries=3)
@@ -159,6 +161,33 @@ class TestRetries:
         assert "\n" not in str(error.value)
 
 
+class TestLosses:
+    """After a first reply, a question without a reply has no verdict; the run ends if many in a row have none."""
+
+    def test_a_rejected_question_is_lost_alone(self):
+        with serve(lambda body, n: (400, b"too long") if "cccc" in str(body) else longer(body, n)) as server:
+            llm = judge(server.url, swap=False, concurrency=1)
+            assert llm.compare(PAIRS) == [0.0, None, 0.5]
+            assert llm.counts == {"requests": 3, "errors": 1}
+
+    @pytest.mark.parametrize("status", [401, 403, 404, 500])
+    def test_a_server_that_is_gone_ends_the_run(self, status):
+        pairs = [(PROMPT, str(i), "x") for i in range(30)]
+        with serve(lambda body, n: "A" if n == 0 else (status, b"")) as server:
+            llm = judge(server.url, swap=False, concurrency=2, retries=0)
+            assert llm(PROMPT, "first", "question") == 1.0
+            with pytest.raises(UserError, match=f"HTTP {status}"):
+                llm.compare(pairs)
+        assert 4 <= llm.counts["errors"] <= 5
+        assert len(server.bodies) <= 7
+
+    def test_a_reply_between_losses_starts_their_count_again(self):
+        pairs = [(PROMPT, str(i), "x") for i in range(30)]
+        with serve(lambda body, n: (500, b"") if n % 2 else "A") as server:
+            llm = judge(server.url, swap=False, concurrency=1, retries=0)
+            assert llm.compare(pairs).count(None) == llm.counts["errors"] == 15
+
+
 class TestTiming:
     def test_a_timeout_is_retried(self):
         release = threading.Event()
@@ -196,12 +225,31 @@ class TestTiming:
     def test_pauses_double_and_are_jittered(self, monkeypatch):
         pauses = []
         monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout))
-        llm = LLM(url="http://127.0.0.1:9", model="m", backoff_s=4.0, retries=9)
-        for attempt in range(9):
-            llm._request({"model": "m"}, attempt, threading.Event())
+        endpoint = Endpoint("http://127.0.0.1:9", None, 1.0, retries=9, backoff_s=4.0)
+        assert [endpoint.wait(NoReplyError("late"), attempt, math.inf, threading.Event()) for attempt in range(10)] == [True] * 9 + [False]
+        assert len(pauses) == 9
         for attempt, pause in enumerate(pauses):
-            assert min(600, 0.5 * 4 * 2**attempt) <= pause <= min(600, 4 * 2**attempt)
+            assert 0.5 * 4 * 2**attempt <= pause <= 4 * 2**attempt
         assert pauses[7] != pytest.approx(2 * pauses[6])
+
+    def test_no_pause_passes_the_deadline(self, monkeypatch):
+        pauses = []
+        monkeypatch.setattr(threading.Event, "wait", lambda self, timeout=None: pauses.append(timeout))
+        endpoint, deadline = Endpoint("http://127.0.0.1:9", None, 1.0, retries=9, backoff_s=1.0), time.monotonic() + 100
+        assert endpoint.wait(NoReplyError("late", retry_after_s=50.0), 0, deadline, threading.Event())
+        assert not endpoint.wait(NoReplyError("late", retry_after_s=101.0), 0, deadline, threading.Event())
+        assert not endpoint.wait(NoReplyError("late"), 9, deadline, threading.Event())
+        assert not endpoint.wait(NoReplyError("no such model", final=True), 0, deadline, threading.Event())
+        assert pauses == [50.0]
+
+    def test_a_question_ends_at_its_deadline(self):
+        release = threading.Event()
+        with serve(lambda *_: release.wait(20) and "A") as server:
+            start = time.monotonic()
+            with pytest.raises(UserError, match=r"timed out|no reply within"):
+                judge(server.url, swap=False, timeout_s=0.2, deadline_s=0.5, retries=1000)(PROMPT, "x", "y")
+            assert time.monotonic() - start < 10
+            release.set()
 
     def test_concurrent_requests_do_not_exceed_the_limit(self):
         barrier, running, num_running = threading.Barrier(3), [], []
@@ -311,14 +359,25 @@ class TestCache:
             judge(server.url, concurrency=1, cache=str(path)).compare(PAIRS)
         assert num_rows == list(range(6))
 
-    def test_replies_before_a_failure_are_kept(self, tmp_path):
+    def test_lost_questions_are_asked_again(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(lambda body, n: (500, b"") if n == 4 else longer(body, n)) as server:
+            first = judge(server.url, concurrency=1, retries=0, cache=str(path))
+            assert first.compare(PAIRS) == [*EXPECTED[:2], None]
+            assert first.counts == {"requests": 6, "errors": 1}
+            assert len(rows(path)) == 5
+            again = judge(server.url, concurrency=1, retries=0, cache=str(path))
+            assert again.compare(PAIRS) == EXPECTED
+            assert again.counts == {"requests": 1, "cached": 5}
+
+    def test_replies_before_a_failure_are_kept(self, tmp_path):
+        path = tmp_path / "cache.jsonl"
+        with serve(lambda body, n: (500, b"") if n in (4, 5) else longer(body, n)) as server:
             with pytest.raises(UserError, match=r"kept in .*cache\.jsonl"):
                 judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS)
             assert len(rows(path)) == 4
             assert judge(server.url, concurrency=1, retries=0, cache=str(path)).compare(PAIRS) == EXPECTED
-            assert len(server.bodies) == 7
+            assert len(server.bodies) == 8
 
     def test_an_incomplete_last_line_is_requested_again(self, tmp_path):
         path = tmp_path / "cache.jsonl"
@@ -336,8 +395,9 @@ class TestCache:
     def test_tries_of_an_earlier_run_are_counted(self, tmp_path):
         path = tmp_path / "cache.jsonl"
         with serve(in_turn("?", (500, b""), "?", "?", "A")) as server:
-            with pytest.raises(UserError):
-                judge(server.url, swap=False, retries=1, cache=str(path))(PROMPT, "x", "y")
+            interrupted = judge(server.url, swap=False, retries=1, cache=str(path))
+            assert interrupted(PROMPT, "x", "y") is None
+            assert interrupted.counts == {"requests": 2, "retries": 1, "without_verdict": 1, "errors": 1}
             assert judge(server.url, swap=False, retries=2, cache=str(path))(PROMPT, "x", "y") is None
             assert len(server.bodies) == 4
 
@@ -372,6 +432,7 @@ class TestFields:
             ({"temperature": -1.0}, "judge.temperature=-1.0"),
             ({"max_tokens": 0}, "judge.max_tokens=0"),
             ({"timeout_s": 0.0}, "judge.timeout_s=0.0"),
+            ({"deadline_s": 0.0}, "judge.deadline_s=0.0"),
             ({"retries": -1}, "judge.retries=-1"),
             ({"backoff_s": -1.0}, "judge.backoff_s=-1.0"),
             ({"concurrency": 0}, "judge.concurrency=0"),

@@ -97,3 +97,36 @@ class TestHuggingFace:
         config = json.loads((folder / "config.json").read_text()) | {"model_type": "abacus"}
         (folder / "config.json").write_text(json.dumps(config))
         assert "abacus" in error_message(HuggingFace(name=str(folder)))
+
+    def test_code_in_a_folder_is_not_executed(self, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("asked"))
+        (folder / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass C: pass\n")
+        names = {"AutoConfig": "evil.C", "AutoModelForCausalLM": "evil.C", "AutoModelForSequenceClassification": "evil.C"}
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"model_type": "evil", "auto_map": names}))
+        assert "it needs code of its own, which is never executed" in error_message(HuggingFace(name=str(folder)))
+        (folder / "config.json").write_text(
+            json.dumps(config | {"architectures": ["XForSequenceClassification"], "model_type": "evil", "auto_map": names})
+        )
+        with pytest.raises(UserError, match="cannot load a reward model"):
+            ScalarModel.load(folder)
+        tokenizer = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(
+            json.dumps(tokenizer | {"auto_map": {"AutoTokenizer": ["evil.C", "evil.C"]}, "tokenizer_class": "C"})
+        )
+        error_message(HuggingFace(name=str(folder)))
+        assert not (tmp_path / "executed").exists()
+
+    def test_pickled_weights_are_loaded_if_asked_for(self, folder: Path) -> None:
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        assert "type policy.allow_pickle=true" in error_message(HuggingFace(name=str(folder)))
+        assert HuggingFace(name=str(folder), allow_pickle=True)().tokenizer("1+1=")["input_ids"]
+
+    @pytest.mark.parametrize("content", ["{", "[]", "[" * 100_000, "\x00"])
+    def test_a_broken_configuration(self, content: str, folder: Path) -> None:
+        (folder / "config.json").write_text(content)
+        error_message(HuggingFace(name=str(folder)))
+        with pytest.raises(UserError, match=r"config\.json: (cannot be read as JSON|must hold a JSON object)") as error:
+            ScalarModel.load(folder)
+        assert "\n" not in str(error.value)

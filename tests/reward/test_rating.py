@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -54,7 +55,7 @@ class TestRating:
     def test_default_template_contains_the_response(self) -> None:
         with serve(lambda body, number: "7") as server:
             assert rating(server.url, None)([response("forty two")]).values == [0.7]
-        assert "<response>\nforty two\n</response>" in server.questions[0]
+        assert re.search(r"<response (\w{16})>\nforty two\n</response \1>", server.questions[0])
 
     def test_template_may_contain_the_answer(self) -> None:
         with serve(lambda body, number: "5/10") as server:

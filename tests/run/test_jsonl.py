@@ -57,6 +57,11 @@ class TestJsonlWriter:
             with pytest.raises(UserError, match=r"rows.jsonl:3: broken JSON"):
                 read_rows(path)
 
+    def test_deep_line_is_broken(self, tmp_path):
+        (tmp_path / "a.jsonl").write_text("[" * 100_000 + '\n{"a": 1}\n')
+        with pytest.raises(UserError, match=r"a\.jsonl:1: broken JSON"):
+            read_rows(tmp_path / "a.jsonl")
+
     def test_missing_file_has_no_rows(self, tmp_path):
         assert read_rows(tmp_path / "none.jsonl") == []
 

@@ -1,10 +1,14 @@
+import pickle
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.checkpoint.metadata import Metadata
 
 from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
+from rlmods.run.resume import recorded_resume
 from rlmods.types import UserError
 
 
@@ -45,9 +49,24 @@ def test_path_may_be_a_checkpoint_its_folder_or_a_run(tmp_path: Path) -> None:
     assert {find_resume(Path("elsewhere"), str(source)) for source in (path, path.parent, tmp_path)} == {path}
 
 
+@pytest.mark.parametrize("iteration", ["three", None, 2.5, -1, True, torch.tensor(3), [3], "3\n4"])
+def test_iteration_must_be_a_whole_number(iteration: Any, tmp_path: Path) -> None:
+    path = checkpoint(tmp_path / "iteration_000003.ckpt", iteration)
+    with pytest.raises(UserError, match=r"its iteration is .*, not a whole number; choose another with resume=PATH") as error:
+        find_resume(tmp_path, str(path))
+    assert "\n" not in str(error.value)
+
+
+def test_recorded_resume_reads_no_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RECEIVED_SECRET", "sk-secret")
+    (tmp_path / "config.yaml").write_text("resume: ${oc.env:RECEIVED_SECRET}\n")
+    assert recorded_resume(tmp_path) == "${oc.env:RECEIVED_SECRET}"
+
+
 def test_sharded_checkpoint_is_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "checkpoints/iteration_000003.ckpt"
     checkpoint(folder / "meta.pt", 3)
+    (folder / ".metadata").write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, storage_data={})))
     write_manifest(folder, [compute_checksums(folder)])
     assert find_resume(tmp_path, "auto") == find_resume(tmp_path, str(folder)) == folder
 

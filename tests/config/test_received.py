@@ -1,0 +1,149 @@
+"""A configuration that comes with a run creates known parts only, and reads no environment."""
+
+from __future__ import annotations
+
+import copy
+import sys
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from omegaconf import DictConfig, OmegaConf
+
+from rlmods.cli.command import configuration
+from rlmods.cli.evaluate import RUN_KEYS, evaluate
+from rlmods.config import plugins
+from rlmods.config.received import is_known_class, read_received
+from rlmods.types import UserError
+
+PIECES = (
+    "data:", " ", "\n", "\n  ", "_target_: os.system", "{", "}", "[", "]", ",", "- ", "&a ", "*a", "${oc.env:HOME}", "reward: ", "a: ",
+    "rlmods.data.Stories", "!!python/name:os.system", "? ", "<<: ", '"', "seed: 1", "_target_: {a: os.system}", "[_target_, os.system]",
+)  # fmt: skip
+OTHERS: tuple[Any, ...] = (
+    "torch.load", "os.system", "builtins.eval", "subprocess.Popen", "rlmods.run.files.atomic_write", "rlmods.cli.evaluate.evaluate",
+    "hydra.utils.instantiate", "rlmods.reward.accuracy.os.system", "rlmods.reward.Nonsense", "", 5, None, ["os.system"],
+)  # fmt: skip
+LLM_JUDGE = ["reward=rating", "+judge@reward.judge=llm", "reward.judge.url=http://h/v1", "reward.judge.model=m"]
+
+
+@lru_cache(maxsize=8)
+def composed(*overrides: str) -> DictConfig:
+    return OmegaConf.masked_copy(configuration(list(overrides)), list(RUN_KEYS))
+
+
+def saved(folder: Path, *overrides: str, **changes: Any) -> Path:
+    """Write the configuration of a run, with changes by key (`__` for a dot)."""
+    config = copy.deepcopy(composed(*overrides))
+    for key, value in changes.items():
+        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
+    OmegaConf.save(config, folder / "config.yaml")
+    return folder / "config.yaml"
+
+
+class TestTargets:
+    @pytest.mark.parametrize(
+        ("key", "target"),
+        [
+            *(("data._target_", target) for target in OTHERS),
+            *((key, "os.system") for key in ("reward.terms.math.reward._target_", "rollout.nested._target_", "data.list.0._target_")),
+        ],
+    )
+    def test_others_are_refused_by_key(self, key: str, target: Any, tmp_path: Path) -> None:
+        path = saved(tmp_path, "reward=math")
+        config = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
+        node: Any = config
+        *parents, last = key.split(".")
+        for parent in parents:
+            node = node[int(parent)] if isinstance(node, list) else node.setdefault(parent, [{}] if parent == "list" else {})
+        node[last] = target
+        path.write_text(OmegaConf.to_yaml(OmegaConf.create(config)))
+        with pytest.raises(UserError, match=rf"config.yaml: {key}=.* no part of rlmods or of your plugins") as error:
+            read_received(path, RUN_KEYS)
+        assert "\n" not in str(error.value)
+
+    def test_nothing_is_executed_by_evaluate(self, tmp_path: Path) -> None:
+        (tmp_path / "export").mkdir()
+        path = saved(tmp_path)
+        path.write_text(f"data: {{_target_: pathlib.Path.touch, self: {{_target_: pathlib.Path, _args_: [{tmp_path}/executed]}}}}\n")
+        with pytest.raises(UserError, match=r"data\._target_=pathlib\.Path\.touch"):
+            evaluate(str(tmp_path), [])
+        assert not (tmp_path / "executed").exists()
+
+    def test_own_parts_and_what_is_typed(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, "reward=math", data___target_="os.getcwd")
+        assert configuration(["data._target_=rlmods.data.Stories"], saved=path, run_keys=RUN_KEYS).data._target_ == "rlmods.data.Stories"
+        assert configuration(["data=arithmetic"], saved=path, run_keys=RUN_KEYS).data._target_ == "rlmods.data.Arithmetic"
+
+    def test_plugins(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        option = tmp_path / "received_plugin/reward/mine.yaml"
+        option.parent.mkdir(parents=True)
+        option.write_text("_target_: received_plugin.Mine\n")
+        (tmp_path / "received_plugin/received_plugin.py").write_text(
+            "import os\nfrom subprocess import Popen\nclass Mine: pass\nclass Other: pass\ndef function(): pass\n"
+        )
+        monkeypatch.setattr(plugins.PluginFolders, "folder", plugins.PluginFolders.folder)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        plugins.register(tmp_path)
+        assert is_known_class("received_plugin.Mine")
+        assert is_known_class("received_plugin.Other")
+        for target in ("Popen", "os.system", "function", "Nonsense", "nowhere.Mine"):
+            assert not is_known_class(f"received_plugin.{target}")
+        assert not is_known_class("received_plugin_too.Mine")
+        monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path / "empty")
+        assert not is_known_class("received_plugin.Mine")
+
+
+class TestValues:
+    @pytest.mark.parametrize("value", ["${oc.env:RECEIVED_SECRET}", "x${oc.env:RECEIVED_SECRET,none}", "${oc.decode:${a}}", "${${a}:HOME}"])
+    def test_resolvers_are_refused(self, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RECEIVED_SECRET", "sk-secret")
+        path = saved(tmp_path)
+        path.write_text(
+            path.read_text() + f"validation:\n  name: '{value}'\n" if "validation:" not in path.read_text() else path.read_text()
+        )
+        config = OmegaConf.load(path)
+        OmegaConf.update(config, "data.name", value, force_add=True)
+        OmegaConf.save(config, path)
+        with pytest.raises(UserError, match=r"data\.name=.* calls a resolver") as error:
+            configuration([], saved=path, run_keys=RUN_KEYS)
+        assert "sk-secret" not in str(error.value)
+
+    def test_what_reaches_beyond_the_process_is_typed(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, *LLM_JUDGE, reward__judge__key_variable="AWS_SECRET", reward__judge__cache="/etc/x")
+        with pytest.raises(UserError, match=r"if you trust this run, type reward\.judge\.url=http://h/v1 ") as error:
+            read_received(path, RUN_KEYS)
+        typed = str(error.value).split(" type ")[1].split()
+        assert sorted(typed) == ["reward.judge.cache=/etc/x", "reward.judge.key_variable=AWS_SECRET", "reward.judge.url=http://h/v1"]
+        assert configuration(typed, saved=path, run_keys=RUN_KEYS).reward.judge.cache == "/etc/x"
+        with pytest.raises(UserError, match=r"type reward\.judge\.cache"):
+            configuration(typed[:2], saved=path, run_keys=RUN_KEYS)
+
+    def test_weaker_walls_are_typed(self, tmp_path: Path) -> None:
+        assert configuration([], saved=saved(tmp_path, "reward=code"), run_keys=RUN_KEYS).reward.walls == "full"
+        path = saved(tmp_path, "reward=code", "reward.walls=limits")
+        with pytest.raises(UserError, match=r"reward\.walls=limits weakens the sandbox"):
+            configuration([], saved=path, run_keys=RUN_KEYS)
+
+    @pytest.mark.parametrize("text", ["data: [", "- 1", "5", "", "data: !!python/object/apply:os.system [true]", "data: ${", "\x00"])
+    def test_broken_files_are_one_line(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text(text)
+        try:
+            assert read_received(tmp_path / "config.yaml", RUN_KEYS) == {}
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+
+    @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
+    def test_any_file_holds_known_classes_or_is_one_line(self, pieces: list[str], tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("".join(pieces))
+        try:
+            settings = read_received(tmp_path / "config.yaml", RUN_KEYS)
+        except UserError as error:
+            assert "\n" not in str(error)  # noqa: PT017
+        else:
+            assert "os.system" not in str(settings)
+            assert "oc.env" not in str(settings)
