@@ -22,9 +22,8 @@ def table() -> list[dict[str, object]]:
     result: list[dict[str, object]] = []
     for title, rows in (("hostile", hostile.rows()), ("honest", honest.rows())):
         graded = grade(rows, verify)
-        families = {"all": graded} | {
-            name: [x for x in graded if x.row.family == name] for name in dict.fromkeys(row.family for row in rows)
-        }
+        names = dict.fromkeys(row.family for row in rows)
+        families = {"all": graded} | {name: [x for x in graded if x.row.family == name] for name in names}
         for name, members in families.items():
             paid, late = sum(x.paid is True for x in members), sum(x.paid is None for x in members)
             result.append(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from random import Random
 
 import pytest
 
@@ -39,8 +41,6 @@ class TestRows:
 class TestWrap:
     @pytest.mark.parametrize(("answer", "absent"), [("$5$", "$$"), ("**B**", "boxed"), ("1\n2", "####")])
     def test_only_formats_that_hold_the_answer(self, answer: str, absent: str) -> None:
-        from random import Random
-
         assert not [text for i in range(50) if absent in (text := wrap(Random(i), answer))]
 
 
@@ -62,8 +62,6 @@ class TestGrade:
         assert graded[2].seconds < 10
 
     def test_limit_also_holds_in_a_regular_expression(self) -> None:
-        import re
-
         with pytest.raises(LateError), time_limit(0.2):
             re.fullmatch(r"(a|a)*b", "a" * 60)
 
