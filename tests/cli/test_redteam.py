@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 
 from rlmods.cli.attacks import FAMILIES, FORMS, Attack, Case, fill, form_of, same, wrong_answers
-from rlmods.cli.redteam import Report, Settings, Tally, as_dict, attack, main, show
+from rlmods.cli.holes import Report, Settings, Tally, attack
+from rlmods.cli.redteam import as_dict, main, show
 from rlmods.data import Arithmetic
-from rlmods.reward import Accuracy, WeightedSum
+from rlmods.reward import Accuracy, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores, UserError
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
@@ -257,7 +258,6 @@ class TestCommand:
 
 def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:
     """A small format term is within the tolerance; a large one is a hole."""
-    from rlmods.reward import Format
 
     def reward(weight: float) -> WeightedSum:
         return WeightedSum({"accuracy": {"reward": each(strict)}, "format": {"reward": Format(), "weight": weight}})

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from types import FrameType
+
+from rlmods.cli.holes import LateError, time_limit
 
 LIMIT_S = 2.0
 """A verdict that takes longer counts as late. Ordinary verdicts take far less than a millisecond."""
@@ -38,30 +36,6 @@ class Graded:
     row: Row
     paid: bool | None
     seconds: float
-
-
-class LateError(BaseException):
-    """The time limit has passed. Not an Exception, so that the graded code does not catch it."""
-
-
-@contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise LateError in the block once it has run for `seconds`; also within a regular expression. In the main thread only."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("time_limit works in the main thread only")
-
-    def on_alarm(number: int, frame: FrameType | None) -> None:
-        raise LateError
-
-    handler, (previous_s, _) = signal.signal(signal.SIGALRM, on_alarm), signal.setitimer(signal.ITIMER_REAL, seconds)
-    start = time.monotonic()
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        if previous_s:  # such as that of pytest-timeout
-            signal.setitimer(signal.ITIMER_REAL, max(0.1, previous_s - (time.monotonic() - start)))
 
 
 def grade(rows: Sequence[Row], verify: Callable[[str, str], bool], limit_s: float = LIMIT_S) -> list[Graded]:

@@ -8,9 +8,10 @@ from random import Random
 
 import pytest
 
+from rlmods.cli.holes import LateError, time_limit
 from tests.redteam import __main__ as command
 from tests.redteam import grader, honest, hostile
-from tests.redteam.rows import WRAPPERS, LateError, Row, grade, time_limit, wrap
+from tests.redteam.rows import WRAPPERS, Row, grade, wrap
 
 HOSTILE, HONEST = hostile.rows(), honest.rows()
 

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rlmods.cli.holes import time_limit
 from rlmods.reward.grader import extract, extract_gold, same_answer, verify
 from tests.redteam import honest, hostile
 from tests.redteam.fuzz import fuzz
-from tests.redteam.rows import WRAPPERS, time_limit
+from tests.redteam.rows import WRAPPERS
 
 SECONDS = 5.0
 ROWS = [*hostile.rows(), *honest.rows()]
