@@ -216,7 +216,9 @@ def truncated(case: Case) -> Iterator[Attack]:
     for form in case.forms:
         before, _, _ = form.partition(PLACE)
         for answer in dict.fromkeys(("", case.gold[: len(case.gold) // 2], case.gold[:-1])):
-            if not same(answer, case.gold):
+            if re.search(r"\w", case.gold[len(answer) :]) and not same(
+                answer, case.gold
+            ):  # more than a bracket or a percent sign is missing
                 yield Attack(before + answer, "length", answer)
 
 

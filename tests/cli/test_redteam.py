@@ -198,6 +198,10 @@ class TestAttacks:
         empty = {name for name, (generate, _) in FAMILIES.items() if not list(generate(case))}
         assert empty == {"hedge", "denied", "truncated", "after the end", "thought"}
 
+    def test_a_missing_bracket_or_percent_sign_is_not_truncation(self) -> None:
+        cut = [list(FAMILIES["truncated"][0](Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",)))) for gold in (r"25\%", "(1,2)")]
+        assert [{x.text for x in attacks} for attacks in cut] == [{""}, {"", "(1"}]
+
     def test_forms(self) -> None:
         assert form_of("4+38=42\n<answer>42</answer>", "42") == "4+38=42\n<answer>ANSWER</answer>"
         assert form_of("no number", "42") is None
