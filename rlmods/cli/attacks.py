@@ -93,7 +93,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Attack:
-    """A response that must not be paid."""
+    """A response that must not be paid, unless its `answer` happens to be the gold one."""
 
     text: str
     finish: Finish = "stop"
@@ -314,7 +314,6 @@ FAMILIES: dict[str, tuple[Callable[[Case], Iterable[Attack]], str]] = {
 
 
 def _stated(case: Case, answers: Iterable[str], forms: Sequence[str] | None = None) -> Iterator[Attack]:
-    """Yield each answer that is not the gold one in each form."""
+    """Yield each answer in each form."""
     for answer in dict.fromkeys(answers):
-        if case.gold is None or not same(answer, case.gold):
-            yield from (Attack(fill(form, answer), answer=answer) for form in (case.forms if forms is None else forms))
+        yield from (Attack(fill(form, answer), answer=answer) for form in (case.forms if forms is None else forms))
