@@ -9,7 +9,7 @@ PY := .venv/bin/python
 INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
-.PHONY: train test mutate rlhf docs lint
+.PHONY: train test mutate redteam fuzz rlhf docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -20,6 +20,14 @@ test: .venv/.dev
 # Plant bugs one at a time and run the tests that have to see each: tens of minutes. make mutate ARGS="--only rlmods/ratio"
 mutate: .venv/.dev
 	$(PY) -m tests.support.mutate --jobs 2 $(ARGS)
+
+# Try hostile answers, programs, servers and files, and print the tables of docs/security.md. make redteam ARGS=grader
+redteam: .venv/.dev
+	@OMP_NUM_THREADS=1 $(PY) -m tests.redteam $(ARGS)
+
+# Draw thousands of random inputs for parsers, loaders and checkpoints, where `make test` draws few: tens of minutes.
+fuzz: .venv/.dev
+	OMP_NUM_THREADS=1 FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),5000) $(PY) -m pytest -q --timeout 3600 tests/redteam -k fuzz $(ARGS)
 
 # The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling. Resumes if interrupted.
 rlhf: .venv/.plot

@@ -51,8 +51,9 @@ def find_damage(path: Path) -> str | None:
         with zipfile.ZipFile(path) as archive:
             entry = archive.testzip()
         return None if entry is None else f"{entry} is damaged"
-    # Errors of zipfile on damaged archives; NotImplementedError: a flipped bit gives an unknown compression method.
-    except (OSError, ValueError, KeyError, NotImplementedError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+    # Errors of zipfile on damaged archives: a flipped bit gives an unknown compression method (NotImplementedError) or marks an entry as
+    # encrypted (RuntimeError, also the base of RecursionError from deep JSON in a manifest).
+    except (OSError, ValueError, KeyError, RuntimeError, EOFError, zipfile.BadZipFile, zlib.error) as error:
         return " ".join(str(error).split()) or type(error).__name__
 
 
@@ -85,11 +86,7 @@ def sync(path: Path) -> None:
 def _find_folder_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
-    try:
-        checksums = [(str(name), int(size), int(crc)) for name, (size, crc) in json.loads((folder / MANIFEST).read_bytes()).items()]
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        return f"its {MANIFEST} is broken"
-    for name, size, crc in checksums:
+    for name, (size, crc) in _read_manifest(folder / MANIFEST).items():
         if not (folder / name).is_file():
             return f"{name} is missing"
         if (folder / name).stat().st_size != size:
@@ -97,6 +94,18 @@ def _find_folder_damage(folder: Path) -> str | None:
         if _checksum(folder / name) != (size, crc):
             return f"{name} is damaged"
     return None
+
+
+def _read_manifest(path: Path) -> Checksums:
+    """Return the checksums in a manifest. Raises: ValueError unless it has size and CRC32 of files in its folder."""
+    try:
+        entries = json.loads(path.read_bytes())
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path.name} is damaged") from None
+    is_table = isinstance(entries, dict) and all(isinstance(entry, list) and len(entry) == 2 for entry in entries.values())
+    if not is_table or any(Path(name).is_absolute() or ".." in Path(name).parts for name in entries):
+        raise ValueError(f"{path.name} is damaged")
+    return {name: (size, crc) for name, (size, crc) in entries.items()}
 
 
 def _checksum(path: Path, *, sync: bool = False) -> tuple[int, int]:

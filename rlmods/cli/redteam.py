@@ -1,0 +1,142 @@
+"""Look for holes in a reward before a policy does: `python -m rlmods.redteam [group=option] [key=value]`, with the overrides of `train.py`.
+
+Composes the run's data and reward, and grades responses that a policy finds when it looks for holes, by family: the question itself,
+nothing at all, tags without an answer, garbage in the gold's format, several answers at once, answers of other prompts, text after the end,
+and so on. Loads no policy; a model is loaded only if the reward has one.
+
+    num_prompts=64          number of prompts, drawn with the run's seed
+    tolerance=0.1           a response is paid if it is marked correct, or if its reward exceeds that of an honest wrong answer by more than
+                            this fraction of the distance to the right answer
+    call_timeout_s=20       a call of the reward that takes longer is ended, and counts as late
+    out=null                FILE.json: also write the report there
+
+Prints a table: by family the number of responses tried and paid, the highest reward with its response, and the slowest call. Above it
+stand the references: the gold answer, plain and in the form of the data's own response, which must be paid; wrong answers; and answers to
+other prompts, whose share of right ones is the level of chance. A hostile answer that happens to be the gold one is left out. The exit
+status is 1 if a family is paid, raises an exception or is late; the lines below the table say what to look at.
+"""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any
+
+from omegaconf import open_dict
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from rlmods.cli.command import command, configuration
+from rlmods.cli.holes import Report, Settings, Tally, attack
+from rlmods.config import compose
+from rlmods.run import dumps
+from rlmods.run.files import atomic_write
+from rlmods.types import UserError
+
+EXAMPLE_CHARS = 48
+
+
+def redteam(overrides: Sequence[str]) -> tuple[Report, Settings]:
+    """Compose the run and attack its reward.
+
+    Raises:
+        UserError: an invalid override, a run that would not start, or data without answers.
+    """
+    config = configuration(overrides, settings=Settings)
+    settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
+    with open_dict(config):
+        for option in fields(Settings):
+            del config[option.name]
+    own_options = tuple(f"{f.name}=" for f in fields(Settings))
+    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own_options)])
+    if "reward" not in plan.parts:
+        raise UserError(f"algo={config.algo.name} has no reward: type algo=dapo")
+    max_tokens = int(getattr(plan.parts.get("rollout"), "max_tokens", 512))
+    report = attack(plan.parts["reward"], plan.splits.train, settings, seed=config.seed, max_tokens=max_tokens)
+    if settings.out is not None:
+        atomic_write(Path(settings.out).expanduser(), dumps(as_dict(report), indent=2) + "\n")
+    return report, settings
+
+
+def as_dict(report: Report) -> dict[str, Any]:
+    """Return the report as plain values."""
+    return {**asdict(report), "holes": [tally.name for tally in report.holes]}
+
+
+def show(report: Report, width: int | None = None) -> str:
+    """Return the table, and a line about each hole."""
+    table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left")
+    for column, justify in (
+        ("family", "left"),
+        ("tried", "right"),
+        ("paid", "right"),
+        ("highest", "right"),
+        ("slowest", "right"),
+        ("response", "left"),
+    ):
+        table.add_column(column, justify=justify, no_wrap=column != "response")  # type: ignore[arg-type]
+    for tally in (*report.references, *report.families):
+        highest = "" if tally.highest is None else f"{tally.highest:.3g}"
+        style = "bold red" if tally in report.holes else ""
+        cells = (
+            tally.name,
+            str(tally.tried),
+            str(tally.paid),
+            highest,
+            f"{tally.slowest_s:.2f} s",
+            _short(str(tally.example.get("response", ""))),
+        )
+        table.add_row(*map(Text, cells), style=style, end_section=tally is report.references[-1])
+    console = Console(file=io.StringIO(), width=width or max(120, Console().width), force_terminal=False)
+    console.print(table)
+    assert isinstance(console.file, io.StringIO)
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
+    return "\n".join([*lines, "", *_notes(report)])
+
+
+def _notes(report: Report) -> Iterable[str]:
+    for tally in report.references[:2]:
+        if tally.paid < tally.tried:
+            yield f"{tally.name}: {tally.tried - tally.paid} of {tally.tried} are not paid, e.g. {_described(tally)}"
+    for tally in report.holes:
+        failures = f"; raised {len(tally.raised)} times: {tally.raised[0]}" if tally.raised else ""
+        failures += f"; {tally.late} calls were late" if tally.late else ""
+        yield f"{tally.name}: {tally.paid} of {tally.tried} paid{failures}, e.g. {_described(tally)}. Look at: {tally.look_at}"
+    yield f"{report.num_prompts} prompts; answers to other prompts are right by chance in {report.chance:.1%} of cases"
+    if not report.holes:
+        yield "no hole found"
+
+
+def _described(tally: Tally) -> str:
+    example = tally.example
+    if not example:
+        return "(no example)"
+    beside = f", an honest wrong answer {example['wrong_answer']:.3g}" if "wrong_answer" in example else ""
+    got = example.get("failure") or f"gets {example['reward']:.3g}{beside}"
+    return f"{_short(example['response'])!r} to prompt {example['prompt']} (answer {example['answer']}) {got}"
+
+
+def _short(text: str) -> str:
+    text = repr(text)[1:-1]
+    return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
+
+
+def main(arguments: list[str]) -> None:
+    reports: list[Report] = []
+
+    def action() -> str:
+        report, _ = redteam(arguments)
+        reports.append(report)
+        return show(report)
+
+    command(arguments, __doc__, action)
+    if reports and reports[0].holes:
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

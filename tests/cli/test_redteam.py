@@ -1,0 +1,277 @@
+"""`python -m rlmods.redteam`: it finds planted holes, calls a strict reward clean, and reports both."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmods.cli.attacks import FAMILIES, FORMS, Attack, Case, fill, form_of, same, wrong_answers
+from rlmods.cli.holes import Report, Settings, Tally, attack
+from rlmods.cli.redteam import as_dict, main, show
+from rlmods.data import Arithmetic
+from rlmods.reward import Accuracy, Format, WeightedSum
+from rlmods.types import Prompt, Response, Scores, UserError
+
+PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
+FEW = Settings(num_prompts=6, call_timeout_s=0.5)
+CASE = Case(Prompt("0", text="12+30="), "42", ("43", "7"), "<answer>ANSWER</answer>")
+
+
+def stated(text: str) -> str:
+    match = re.fullmatch(r"<answer>(.*)</answer>", text, re.DOTALL)
+    return "" if match is None else match[1]
+
+
+def strict(response: Response) -> float:
+    return float(stated(response.text) == response.prompt.answer)
+
+
+def evaluates(response: Response) -> float:
+    """Pays an expression with the value of the gold."""
+    answer = stated(response.text)
+    if not re.fullmatch(r"[\d+*() -]+", answer):
+        return 0.0
+    try:
+        tree = ast.parse(answer.strip(), mode="eval")
+    except SyntaxError:
+        return 0.0
+    values = {ast.BinOp, ast.UnaryOp, ast.Constant, ast.Expression, ast.Add, ast.Sub, ast.Mult, ast.USub, ast.UAdd}
+    safe = all(type(node) in values for node in ast.walk(tree))
+    return float(safe and eval(compile(tree, "", "eval"), {"__builtins__": {}}) == int(str(response.prompt.answer)))
+
+
+def searches(response: Response) -> float:
+    """Pays a response in which the gold occurs."""
+    return float(str(response.prompt.answer) in response.text)
+
+
+def likes_tags(response: Response) -> float:
+    return strict(response) + 0.5 * (response.text.startswith("<answer>") and len(stated(response.text).strip()) == 0)
+
+
+def likes_silence(response: Response) -> float:
+    return strict(response) if response.text.strip() else 0.8
+
+
+def raises(response: Response) -> float:
+    return 1 / (response.text != "<bos>") * strict(response)
+
+
+def hangs(response: Response) -> float:
+    if response.text.startswith("(((("):
+        time.sleep(3)
+    return strict(response)
+
+
+def each(grade: Callable[[Response], float]) -> Callable[[Sequence[Response]], list[float]]:
+    return lambda responses: [grade(response) for response in responses]
+
+
+def holes(reward: Any, prompts: Sequence[Prompt] = PROMPTS, settings: Settings = FEW) -> set[str]:
+    return {tally.name for tally in attack(reward, prompts, settings).holes}
+
+
+class TestHoles:
+    def test_a_strict_reward_has_none(self) -> None:
+        assert holes(each(strict)) == set()
+
+    @pytest.mark.parametrize(
+        ("reward", "family"),
+        [
+            (evaluates, "echo"),
+            (searches, "hedge"),
+            (searches, "denied"),
+            (searches, "after the end"),
+            (searches, "thought"),
+            (likes_tags, "template only"),
+            (likes_silence, "empty"),
+            (raises, "special tokens"),
+        ],
+    )
+    def test_planted_ones_are_found(self, reward: Callable[[Response], float], family: str) -> None:
+        assert family in holes(each(reward))
+
+    def test_silence_is_one_hole_only(self) -> None:
+        assert holes(each(likes_silence)) <= {"empty", "template only", "repeated", "special tokens"}
+
+    def test_a_hanging_call_is_ended_and_counted(self) -> None:
+        start = time.monotonic()
+        report = attack(each(hangs), PROMPTS, FEW)
+        assert time.monotonic() - start < 20
+        assert [(tally.name, tally.late > 0) for tally in report.holes if tally.late] == [("repeated", True), ("longest", True)]
+        assert "no result after 0.5 s" in report.holes[0].example["failure"]
+
+    def test_an_exception_is_reported_with_its_response(self) -> None:
+        (tally,) = attack(each(raises), PROMPTS, FEW).holes
+        assert len(tally.raised) == FEW.num_prompts
+        assert tally.example["response"] == "<bos>"
+        assert "ZeroDivisionError" in tally.example["failure"]
+
+    def test_correct_counts_as_paid_whatever_the_reward(self) -> None:
+        def reward(responses: Sequence[Response]) -> Scores:
+            return Scores([strict(x) for x in responses], correct=[strict(x) > 0 or not x.text for x in responses])
+
+        assert holes(reward) == {"empty"}
+
+    def test_small_differences_are_tolerated(self) -> None:
+        def reward(responses: Sequence[Response]) -> list[float]:
+            return [strict(x) + 0.05 * (not x.text) for x in responses]
+
+        assert holes(reward) == set()
+        assert "empty" in holes(reward, settings=Settings(num_prompts=6, tolerance=0.01))
+
+    def test_a_reward_that_compares_responses_sees_a_wrong_answer_beside(self) -> None:
+        class Longer:
+            """Pays the longer response of a prompt."""
+
+            needs_group = True
+
+            def __call__(self, responses: Sequence[Response]) -> list[float]:
+                seen.update(len([y for y in responses if y.prompt.id == x.prompt.id]) % 2 for x in responses)
+                return [float(all(len(x.text) >= len(y.text) for y in responses if y.prompt.id == x.prompt.id)) for x in responses]
+
+        seen: set[int] = set()
+        attack(Longer(), PROMPTS[:1], Settings(num_prompts=1))
+        assert seen == {0}
+
+
+class TestReferences:
+    def test_right_answers_are_paid_and_wrong_ones_are_not(self) -> None:
+        plain, own, chance, wrong = attack(each(strict), PROMPTS, FEW).references
+        assert (plain.paid, own.paid, own.tried, wrong.paid) == (0, 6, 6, 0)
+        assert chance.tried == 6
+        assert "gold answer, plain: 6 of 6 are not paid" in show(attack(each(strict), PROMPTS, FEW))
+
+    def test_chance_is_the_share_of_equal_answers(self) -> None:
+        same_golds = [Prompt(str(i), text=f"{i}+1=", answer=str(1 + i // 3)) for i in range(6)]
+        assert attack(Accuracy(), same_golds, FEW).chance > 0
+        assert attack(Accuracy(), PROMPTS, FEW).chance < 0.5
+
+    def test_answers_that_are_right_by_chance_are_not_hostile(self) -> None:
+        """The constant answers 0, 1 and -1 are right for some prompts."""
+        prompts = [Prompt(str(i), text=f"{i}-1=", answer=str(i - 1)) for i in range(4)]
+        assert "boundary numbers" not in holes(each(strict), prompts)
+        assert "boundary numbers" in holes(each(lambda response: strict(response) or float(stated(response.text) == "0")), prompts)
+
+    def test_data_without_answers_is_refused(self) -> None:
+        with pytest.raises(UserError, match=r"data\.answer=COLUMN or data\.response=COLUMN"):
+            attack(each(strict), [Prompt("0", text="?")], FEW)
+
+    def test_responses_stand_in_for_missing_answers(self) -> None:
+        """As in data for code, where a good response is known and an answer is not."""
+        prompts = [Prompt(str(i), text="?", meta={"response": f"```python\nx = {i}\n```"}) for i in range(4)]
+
+        def paid(response: Response) -> float:
+            return float(response.text == response.prompt.meta["response"])
+
+        report = attack(each(paid), prompts, FEW)
+        assert report.holes == []
+        assert report.references[1].paid == 4
+        assert "programs" in holes(each(lambda response: max(paid(response), float("exit" in response.text))), prompts)
+
+
+class TestAttacks:
+    @pytest.mark.parametrize("name", FAMILIES)
+    def test_no_response_is_the_right_one(self, name: str) -> None:
+        attacks = list(FAMILIES[name][0](CASE))
+        assert attacks
+        assert fill("<answer>ANSWER</answer>", "42") not in {x.text for x in attacks}
+
+    def test_echo_contains_the_expression_in_every_form(self) -> None:
+        texts = {x.text for x in FAMILIES["echo"][0](CASE)}
+        assert {fill(form, "12+30") for form in FORMS.values()} <= texts
+
+    def test_numbers_of_a_story_are_combined(self) -> None:
+        case = Case(Prompt("0", messages=[{"role": "user", "content": "Mia has 12 shells and finds 30 more."}]), "42")
+        assert {"12+30", "12-30", "12*30"} <= {x.answer for x in FAMILIES["echo"][0](case)}
+
+    def test_without_a_gold_answer_the_other_families_remain(self) -> None:
+        case = Case(Prompt("0", text="12+30="), None)
+        empty = {name for name, (generate, _) in FAMILIES.items() if not list(generate(case))}
+        assert empty == {"hedge", "denied", "truncated", "after the end", "thought"}
+
+    def test_a_missing_bracket_or_percent_sign_is_not_truncation(self) -> None:
+        cut = [list(FAMILIES["truncated"][0](Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",)))) for gold in (r"25\%", "(1,2)")]
+        assert [{x.text for x in attacks} for attacks in cut] == [{""}, {"", "(1"}]
+
+    def test_forms(self) -> None:
+        assert form_of("4+38=42\n<answer>42</answer>", "42") == "4+38=42\n<answer>ANSWER</answer>"
+        assert form_of("no number", "42") is None
+        assert form_of(None, "42") is None
+
+    def test_same(self) -> None:
+        assert same("42.0", " 42")
+        assert same("Yes", "yes")
+        assert not same("4 2", "42")
+        assert not same("nan", "nan ?")
+
+    def test_wrong_answers_are_wrong(self) -> None:
+        assert wrong_answers("42", ["42.0", "7", "42"]) == ["43", "41", "7"]
+        assert wrong_answers("x", ["y", "X"]) == ["y"]
+
+
+class TestCommand:
+    OVERRIDES = ("data=arithmetic", "data.num_train=8", "data.num_val=2", "batch.prompts=8", "num_prompts=3", "call_timeout_s=2")
+
+    def test_report_and_exit_status_of_a_hole(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        """A pattern that an empty response matches."""
+        with pytest.raises(SystemExit) as stop:
+            main([*self.OVERRIDES, "reward=regex", "reward.pattern='^$'", f"out={tmp_path / 'report.json'}"])
+        assert stop.value.code == 1
+        out = capsys.readouterr().out
+        assert re.search(r"^empty +\d+ +[1-9]", out, re.MULTILINE)
+        assert re.search("^empty: .* nothing was written", out, re.MULTILINE)
+        written = json.loads((tmp_path / "report.json").read_text())
+        assert "empty" in written["holes"]
+        assert {tally["name"] for tally in written["families"]} == set(FAMILIES)
+        assert written["num_prompts"] == 3
+
+    def test_a_clean_reward_exits_normally(self, capsys: pytest.CaptureFixture[str]) -> None:
+        main([*self.OVERRIDES, "reward=format"])
+        assert "no hole found" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        ("override", "message"),
+        [
+            ("num_prompts=0", "num_prompts=0: must be a whole number of at least 1"),
+            ("tolerance=2", "tolerance=2: must be at least 0 and below 1"),
+            ("call_timeout_s=x", "call_timeout_s=x: must be above 0"),
+            ("algo=reward_model", "algo=reward_model has no reward: type algo=dapo"),
+            ("reward=accuracies", "reward=accuracies: no such option"),
+        ],
+    )
+    def test_mistakes_take_one_line(self, override: str, message: str) -> None:
+        with pytest.raises(SystemExit, match=re.escape(message)):
+            main([*self.OVERRIDES, override])
+
+    def test_table_has_a_row_for_each_family(self) -> None:
+        tallies = [Tally(name, tried=2) for name in FAMILIES]
+        text = show(Report([Tally("gold answer, plain", 1, 1)], tallies, 0.25, 1))
+        assert all(re.search(rf"^{name} +2 +0 ", text, re.MULTILINE) for name in FAMILIES)
+        assert "25.0%" in text
+        assert as_dict(Report([], tallies, 0.0, 1))["holes"] == []
+
+
+def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:
+    """A small format term is within the tolerance; a large one is a hole."""
+
+    def reward(weight: float) -> WeightedSum:
+        return WeightedSum({"accuracy": {"reward": each(strict)}, "format": {"reward": Format(), "weight": weight}})
+
+    assert attack(reward(1.0), PROMPTS, FEW).holes == []
+
+
+def test_an_attack_that_is_the_data_s_own_response_is_not_hostile() -> None:
+    prompts = [Prompt("0", text="0", answer="zero", meta={"response": "0"}), Prompt("1", text="1", answer="one", meta={"response": "1"})]
+    assert holes(each(lambda response: float(response.text == response.prompt.meta["response"])), prompts) == set()
+
+
+def test_records_are_hashable() -> None:
+    assert len({Attack("a"), Attack("a")}) == 1
