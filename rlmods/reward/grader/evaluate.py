@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fractions import Fraction
+from typing import Any
 
+from rlmods.reward.grader.calculus import infinite_sum, integral
 from rlmods.reward.grader.numbers import (
     MAX_BITS,
     TooLarge,
@@ -21,10 +23,12 @@ from rlmods.reward.grader.numbers import (
     divide,
     function,
     in_base,
+    is_real,
     matrix_operation,
     mp,
     power,
     scale,
+    set_digits,
 )
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
@@ -48,6 +52,7 @@ _budget = _Budget()
 def reset_budget() -> None:
     """Reset this thread's budget for a new comparison."""
     _budget.remaining = MAX_STEPS
+    set_digits()
 
 
 def spend(steps: int) -> None:
@@ -80,6 +85,8 @@ class _Evaluator:
         spend(_COSTS.get(node.op, 1))
         if node.op in ("sum", "prod"):
             return self.series(node, bound)
+        if node.op == "int":
+            return integral(self.function(node, bound), *(self.value(arg, bound) for arg in node.args[:2]))
         if node.op == "number":
             return node.value
         if node.op == "name" and not node.args:
@@ -157,8 +164,22 @@ class _Evaluator:
             a, b = as_mp(a), as_mp(b)
         return a + b if op == "+" else a * b
 
+    def function(self, node: Node, bound: Mapping[str, Value]) -> Callable[[Value], Any]:
+        """Return the real function of an integrand or a term."""
+
+        def of(x: Value) -> Any:
+            value = self.value(node.args[2], {**bound, node.text: x})
+            if not is_real(value):
+                raise Undefined("not a real function")
+            return as_mp(value).real
+
+        return of
+
     def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
         start, stop = (self.value(arg, bound) for arg in node.args[:2])
+        if node.op == "sum" and not isinstance(stop, Fraction) and mp().isinf(stop) and isinstance(start, Fraction):
+            term = self.function(node, bound)
+            return infinite_sum(lambda index: term(Fraction(int(index))), start)
         if not (isinstance(start, Fraction) and isinstance(stop, Fraction) and start.denominator == stop.denominator == 1):
             raise Undefined("a series with a symbolic bound")
         if stop - start > MAX_TERMS:
