@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rlmods.reward.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
-from rlmods.reward.grader.style import clean
+from rlmods.reward.grader.echo import repeats
 from rlmods.reward.pool import Outcome, failure_counts, shared_pool
 from rlmods.types import Prompt, Response, Scores, UserError
 
@@ -53,7 +52,7 @@ class Accuracy:
         for row, outcome in zip(pending, outcomes, strict=True):
             verdicts[row] = outcome.status == "ok" and outcome.value is True
         for row, (response, answer, gold) in enumerate(zip(responses, answers, golds, strict=True)):
-            if verdicts[row] and answer is not None and gold is not None and repeats_question(answer, gold, response.prompt):
+            if verdicts[row] and answer is not None and gold is not None and repeats(answer, gold, _question(response.prompt)):
                 verdicts[row] = False
         return Scores(
             values=[None if verdict is None else float(self.correct if verdict else self.wrong) for verdict in verdicts],
@@ -87,9 +86,6 @@ class Accuracy:
 _VERDICTS: dict[Any, Outcome] = {}
 MAX_VERDICTS = 100_000
 """Cached verdicts of (answer, gold, rules), the newest."""
-_OPERATION = re.compile(r"[-+*/^!]|\\[A-Za-z]")
-_INSIGNIFICANT = re.compile(r"\\(?:left|right|displaystyle|[dt](?=frac))|\\[()\[\],;:! ]|[\s$]")
-_TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])")
 
 
 def _gold(prompt: Prompt) -> str | None:
@@ -97,16 +93,7 @@ def _gold(prompt: Prompt) -> str | None:
     return gold if gold is not None and is_gold(gold) else None
 
 
-def repeats_question(answer: str, gold: str, prompt: Prompt) -> bool:
-    """Return True if an answer is an expression of the question, written otherwise than the gold. Numbers and words are not expressions."""
-    compact = _compact(clean(answer))
-    if len(compact) < 3 or not _OPERATION.search(compact.lstrip("+-")) or compact == _compact(clean(gold)):
-        return False
-    if re.fullmatch(r"[-+]?(?:\d+/\d+|\\frac\{\d+\}\{\d+\})", compact):
-        return False
-    texts = [prompt.text or ""] if prompt.messages is None else [str(message.get("content", "")) for message in prompt.messages]
-    return any(compact in _compact(text) for text in texts)
-
-
-def _compact(text: str) -> str:
-    return _INSIGNIFICANT.sub("", _TIMES.sub("*", text)).replace("{", "").replace("}", "") if "\\" in text else "".join(text.split())
+def _question(prompt: Prompt) -> str:
+    if prompt.messages is None:
+        return prompt.text or ""
+    return "\n".join(str(message.get("content", "")) for message in prompt.messages)

@@ -24,7 +24,7 @@ from rlmods.reward.grader.parse import parse
 from rlmods.reward.grader.realset import FLIPPED, real_set
 from rlmods.reward.grader.rules import STRICT, Rules
 from rlmods.reward.grader.syntax import Node
-from rlmods.reward.grader.tokens import NEGATIONS, ParseError
+from rlmods.reward.grader.tokens import NEGATIONS, ParseError, clean
 from rlmods.reward.grader.values import letters, same_plain, same_value
 
 MAX_ITEMS = 60
@@ -52,6 +52,14 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
         return comparison(gold_node, parse(answer, thousands=False))
     except ParseError:
         return False
+
+
+def same_form(answer: str, gold: str) -> bool:
+    """Return True if two texts are the same expression, up to notation and the order of sums and products."""
+    try:
+        return _key(_parse_gold(gold)) == _key(parse(answer))
+    except ParseError:
+        return clean(answer) == clean(gold)
 
 
 _parse_gold = lru_cache(maxsize=4096)(parse)  # all answers of a group share one gold

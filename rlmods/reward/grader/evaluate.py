@@ -39,6 +39,8 @@ MAX_STEPS = 40_000
 """Steps per comparison, over all its members and points. Functions and long numbers count for several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
+MAX_LIMITS = 4
+"""Integrals and infinite sums in one expression, each evaluated once."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
 
 
@@ -73,6 +75,9 @@ def evaluate(node: Node, point: int = 0) -> Value:
 
 
 def free_names(node: Node) -> frozenset[str]:
+    """Return the names of symbols and functions in `node`, except variables bound by a sum, product or integral."""
+    if node.op in ("sum", "prod", "int"):
+        return free_names(node.args[0]) | free_names(node.args[1]) | (free_names(node.args[2]) - {node.text})
     names = {node.text} if node.op in ("name", "apply") else set()
     return frozenset(names).union(*(free_names(arg) for arg in node.args))
 
@@ -80,12 +85,14 @@ def free_names(node: Node) -> frozenset[str]:
 class _Evaluator:
     def __init__(self, point: int) -> None:
         self.point = point
+        self.num_limits = 0
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
         spend(_COSTS.get(node.op, 1))
         if node.op in ("sum", "prod"):
             return self.series(node, bound)
         if node.op == "int":
+            self.enter_limit()
             return integral(self.function(node, bound), *(self.value(arg, bound) for arg in node.args[:2]))
         if node.op == "number":
             return node.value
@@ -164,6 +171,13 @@ class _Evaluator:
             a, b = as_mp(a), as_mp(b)
         return a + b if op == "+" else a * b
 
+    def enter_limit(self) -> None:
+        """Count an integral or infinite sum. Raises TooLarge if there are many, as when one is inside another."""
+        self.num_limits += 1
+        spend(500)
+        if self.num_limits > MAX_LIMITS:
+            raise TooLarge("too many integrals or infinite sums")
+
     def function(self, node: Node, bound: Mapping[str, Value]) -> Callable[[Value], Any]:
         """Return the real function of an integrand or a term."""
 
@@ -178,6 +192,7 @@ class _Evaluator:
     def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
         start, stop = (self.value(arg, bound) for arg in node.args[:2])
         if node.op == "sum" and not isinstance(stop, Fraction) and mp().isinf(stop) and isinstance(start, Fraction):
+            self.enter_limit()
             term = self.function(node, bound)
             return infinite_sum(lambda index: term(Fraction(int(index))), start)
         if not (isinstance(start, Fraction) and isinstance(stop, Fraction) and start.denominator == stop.denominator == 1):

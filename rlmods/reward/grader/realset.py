@@ -37,6 +37,9 @@ class RealSet:
     __hash__ = None  # type: ignore[assignment]
 
 
+REALS = RealSet((Piece(-mp().inf, False, mp().inf, False),))
+
+
 def real_set(node: Node) -> RealSet:
     """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of those; otherwise raise ParseError.
 
@@ -47,8 +50,10 @@ def real_set(node: Node) -> RealSet:
     if node.op == "list":
         conditions = all(item.op == "rel" for item in node.args)
         members = [real_set(item) for item in node.args]
+        if conditions and node.text != "or":
+            members = [member for member in members if member != REALS] or members[:1]
         combined = combine(members, all if conditions and node.text != "or" else any)
-        if combined in members:
+        if len(members) > 1 and combined in members:
             raise ParseError("alternatives, of which one is the whole set")
         return combined
     if node.op in ("cup", "cap", "setminus"):

@@ -31,7 +31,7 @@ _NUMBER_SET = {
     **dict.fromkeys("Qℚ", r"\rationals "),
     **dict.fromkeys("Cℂ", r"\complexes "),
 }
-_UNICODE = str.maketrans(
+UNICODE = str.maketrans(
     {
         **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
         **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
@@ -53,7 +53,7 @@ _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 def clean(text: str) -> str:
     """Return `text` without style. `^\\circ` becomes a degree sign."""
-    text = text.translate(_UNICODE)
+    text = text.translate(UNICODE)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)

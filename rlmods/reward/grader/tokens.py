@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from rlmods.reward.grader.style import clean
-from rlmods.reward.grader.units import SYMBOLS, WORDS, read_unit
+from rlmods.reward.grader.units import WORDS, read_unit
 
 __all__ = ["FUNCTIONS", "ParseError", "Token", "clean", "tokenize"]
 
@@ -70,7 +70,7 @@ NEGATIONS = frozenset(("not", "no", "isnt", "never", "wrong", "incorrect", "fals
 _TEXT = r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|textmd|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|operatorname|bold)"
 _TOKEN = re.compile(
     r"(?P<skip>\s+|~|\\[ ,;:!>])"
-    rf"|{_TEXT}\*?\s*\{{(?P<text>[^{{}}\\$^]*)\}}"
+    rf"|{_TEXT}\*?\s*\{{(?P<text>[^{{}}\\$]*)\}}"
     rf"|(?P<wrapper>{_TEXT}\*?\s*(?=\{{))"
     r"|(?P<repeating>\d*\.\d*)\\overline\s*\{(?P<period>\d+)\}"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
@@ -124,12 +124,15 @@ def _classify(kind: str, matched: str, previous: Token | None) -> list[Token]:
 
 
 def _prose(words: str, previous: Token | None) -> list[Token]:
-    words = words.strip("., ")
+    words = words.replace("~", " ").strip("., ")
+    after_quantity = previous is not None and (previous.kind == "number" or previous.text in ("}", ")", "/", "*"))
+    if "^" in words and read_unit(words) is None:
+        return tokenize(words)[:-1]
     if words in ("and", "or"):
         return [Token("separator", words)]
     if not words:
         return []
-    if words in SYMBOLS and previous is not None and (previous.kind == "number" or previous.text in ("}", ")", "/")):
+    if after_quantity and read_unit(words) is not None:
         return [Token("text", words)]
     if len(words) == 1 and words.isalpha():
         return [Token("name", words)]
