@@ -23,6 +23,7 @@ from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, clos
 from rlmods.reward.grader.parse import parse
 from rlmods.reward.grader.realset import FLIPPED, real_set
 from rlmods.reward.grader.rules import STRICT, Rules
+from rlmods.reward.grader.style import clean_pair
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import NEGATIONS, ParseError, clean
 from rlmods.reward.grader.values import letters, same_plain, same_value
@@ -37,6 +38,7 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     if plain_verdict is not None:
         return plain_verdict
     comparison = Comparison(rules)
+    answer, gold = clean_pair(answer, gold)
     try:
         gold_node = _parse_gold(gold)
     except ParseError:
@@ -104,6 +106,8 @@ class Comparison:
             return False
         if gold.op == "group" or answer.op == "group":
             return self.same_sequence(gold, answer) and gold.text == answer.text
+        if gold.op == "ratio" and answer.op != "ratio" and _is_time(gold) and not self.rules.scaled_times:
+            return False
         if gold.op == "ratio" and answer.op == "ratio":
             return self.same_sequence(gold, answer) or (
                 _proportional(gold, answer) and (self.rules.scaled_times or not _are_times(gold, answer))
@@ -117,9 +121,13 @@ class Comparison:
         operators = node.text.split()
         if node.op != "rel" or other.op == "rel" or not set(operators) <= {"=", "~="}:
             return node
-        exact = max(operators.index("~=") if "~=" in operators else len(operators), 1)
+        exact = operators.index("~=") if "~=" in operators else len(operators)
+        if exact == 0 and _is_label(node.args[0]):
+            exact = 1
         value, members = node.args[exact], node.args[:exact]
-        if not _is_label(node.args[0]) and free_names(node):
+        if operators == ["="] and _is_label(value) and not _is_label(node.args[0]):
+            value, members = node.args[0], ()
+        elif not _is_label(node.args[0]) and free_names(node):
             return node
         if not (self.rules.false_chains and _is_label(node.args[0])):
             numbers = [member for member in members if not _is_label(member) and not free_names(member)]
@@ -278,9 +286,9 @@ def _is_inequality(node: Node) -> bool:
 
 
 def _is_condition(gold: Node, answer: Node) -> bool:
-    """Return True if one node is a list of inequalities, joined by "and" or "or", and the other is a set of numbers in one piece of text."""
+    """Return True if one node is a list of inequalities, joined by "and" or "or", and the other is a set of numbers."""
     return any(
-        one.op == "list" and all(arg.text == "in" or _is_inequality(arg) for arg in one.args) and (other.op == "group" or _is_inequality(other))
+        one.op == "list" and all(arg.text == "in" or _is_inequality(arg) for arg in one.args) and (other.op == "group" or _is_set_operation(other) or _is_inequality(other))
         for one, other in ((gold, answer), (answer, gold))
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from rlmods.reward.grader.style import MAX_CHARS, closing_brace
+from rlmods.reward.grader.units import read_unit
 
 MAX_UNMARKED_CHARS = 300
 """A response without any marker counts as an answer only up to this length."""
@@ -42,9 +43,11 @@ _FORMULA = re.compile(r"\$[^$\n]+\$")
 _JOIN = re.compile(r"\s*(?:[,;]\s*(?:(?:and|or)\b\s*)?|(?:and|or)\b\s*)")
 _END_OF_LIST = re.compile(r"\.?\s*\Z|\.\s|\n")
 _PERCENT_AFTER_BOX = re.compile(r"(?:\$|\\[)\]])?\s{0,3}(?:\\?%|percent\b|pct\b)")
+_UNIT_AFTER_BOX = re.compile(r"\$?(?:\s|~|\\[,; ]){0,5}\\(?:text|textrm|mathrm|mbox)\{([^{}\n]{1,40})\}(?:\^\{?[23]\}?)?")
 _UNIT_AFTER = re.compile(r"\s*(\\?%|percent|pct)")
 _END_MARKER = re.compile(r"<\|[A-Za-z_]{1,30}\|>|<｜[^｜>\n]{1,30}｜>|</s>|<eos>|<end_of_turn>|\[/?INST\]|<\|end▁of▁sentence\|>")
-_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n")
+_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|,?\s(?:because|since)\b")
+_FILLER = re.compile(r"(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|given by|equal to)\b[\s,:]*)+", re.IGNORECASE)
 
 
 def extract(text: str) -> str | None:
@@ -70,7 +73,7 @@ def extract(text: str) -> str | None:
         answer = _last_formula(text) or text
     if answer is None:
         answer = _concluded(text)
-    answer = (answer or "").strip()
+    answer = (answer or "").strip().strip("*`").strip()
     return answer if 0 < len(answer) <= MAX_CHARS else None
 
 
@@ -117,6 +120,8 @@ def _boxed(text: str, *, hedges: bool = True) -> str | None:
             contents.insert(0, content)
     if _PERCENT_AFTER_BOX.match(text, last_end):
         contents[-1] += "%"
+    elif (unit := _UNIT_AFTER_BOX.match(text, last_end)) is not None and read_unit(unit[1].replace("~", " ")) is not None:
+        contents[-1] += text[unit.start() : unit.end()].replace("$", "")
     if not hedges:
         return ", ".join(contents)
     if (before := _HEDGE_BEFORE.search(text[max(0, start - 80) : start])) is not None:
@@ -142,6 +147,7 @@ def _tagged(text: str) -> str | None:
     if start < 0:
         return None
     answer = text[start + len("<answer>") : end]
+    answer = _stated(answer) or answer
     previous = text.rfind("</answer>", 0, start)
     if previous >= 0 and start - previous <= MAX_GAP_CHARS and _HEDGE.search(text, previous + len("</answer>"), start):
         return f"{text[text.rfind('<answer>', 0, previous) + len('<answer>') : previous]}, {answer}"
@@ -162,6 +168,7 @@ def _stated(text: str) -> str | None:
     if statement is None:
         return None
     rest = text[statement.end() :].strip().strip("*").strip()
+    rest = rest[filler.end() :] if (filler := _FILLER.match(rest)) is not None else rest
     if (formulas := _formulas(rest)) is not None:
         return formulas
     if (formula := _MATH.match(rest)) is not None:
@@ -191,8 +198,19 @@ def _concluded(text: str) -> str | None:
 
 
 def _last_formula(text: str) -> str | None:
+    """Return the last formula of a short text, or the formulas joined to it, with an alternative before it."""
     formulas = list(_MATH.finditer(text))
-    return _with_unit(text, formulas[-1]) if formulas else None
+    if not formulas:
+        return None
+    start, bodies = formulas[-1].start(), [_with_unit(text, formulas[-1])]
+    for formula in reversed(formulas[:-1]):
+        if not _joins(text[formula.end() : start], hedges=True):
+            break
+        start = formula.start()
+        bodies.insert(0, next(filter(None, formula.groups())))
+    if (before := _HEDGE_BEFORE.search(text[:start])) is not None:
+        bodies.insert(0, before[1])
+    return ", ".join(bodies)
 
 
 def _with_unit(text: str, formula: re.Match[str]) -> str:

@@ -23,7 +23,7 @@ def is_number(node: Node, *, reduced: bool) -> bool:
     if node.op == "*":
         mantissa, power = sorted(node.args, key=lambda arg: arg.op == "^")
         return is_number(mantissa, reduced=True) and mantissa.op in ("number", "neg") and _is_power_of_ten(power)
-    return node.op == "number" or (node.op == "constant" and node.text == "infty")
+    return node.op == "number" or _is_power_of_ten(node) or (node.op == "constant" and node.text == "infty")
 
 
 def has_form(node: Node, form: Form) -> bool:

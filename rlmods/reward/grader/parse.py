@@ -253,13 +253,26 @@ class _Parser(Cursor):
         opening = self.expect(*_CLOSING)
         bars, self.inside_bars = self.inside_bars, False
         closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
+        if opening == r"\{":
+            self.set_builder()
         empty = opening == r"\{" and self.next_is(*closings)
         content = Node("list") if empty else self.over() if opening == "{" else self.answer()
         closing = self.expect(*closings)
         self.inside_bars = bars
+        if opening == r"\{" and content.op == "rel":
+            return content
         if opening == "{" or (opening == "(" and closing == ")" and content.op != "list"):
             return content
         return Node("group", content.args if content.op == "list" else (content,), opening + closing)
+
+    def set_builder(self) -> None:
+        r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the set."""
+        names = [token.text if token.kind in ("name", "word") else token.text * (token.text in ("in", "|", ":")) for token in self.tokens]
+        rest = names[self.position : self.position + 4]
+        if self.peek.kind == "name" and len(rest) > 1 and rest[1] in ("|", ":"):
+            self.position += 2
+        elif self.peek.kind == "name" and rest[1:3] == ["in", "reals"] and rest[3] in ("|", ":"):
+            self.position += 4
 
     def bars(self) -> Node:
         self.expect("|")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 Form = Literal["number", "closed_form", "any"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Rules:
     """Leniency of the comparison of an answer with its gold. The defaults are the strict ones: a policy finds whatever is lenient.
 
@@ -45,7 +45,6 @@ class Rules:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
 
 
-NAMES = tuple(field.name for field in fields(Rules))
 STRICT = Rules()
 CLOSED_FORMS = Rules(form="closed_form")
 """Rules of `verify`, which grades outside training, where nothing learns to repeat the question."""

@@ -9,7 +9,7 @@ from math import gcd
 from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names
 from rlmods.reward.grader.numbers import Undefined, Value, as_mp, close, is_real
 from rlmods.reward.grader.rules import STRICT, Rules
-from rlmods.reward.grader.style import MAX_CHARS, clean
+from rlmods.reward.grader.style import MAX_CHARS, clean_pair
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.units import Unit, read_unit
 
@@ -18,7 +18,7 @@ _PLAIN = re.compile(
 )
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}")
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:](?:\s|\Z)|\Z)")
-_OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:[A-Z](?![A-Za-z'])|(?:or|and|not|nor)\b)")
+_OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:(?!A [a-z])[A-Z](?![A-Za-z'])|(?:or|and|not|nor)\b)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
 _SYMBOLS = re.compile(r"[a-z]{1,3}|(?:[a-z]{1,2}|[A-Z])(?: ?- ?(?:[a-z]{1,2}|[A-Z]))+|[A-Za-z](?: [A-Za-z])+")
 """Products or differences of symbols, which _WORDS matches too."""
@@ -38,7 +38,7 @@ def same_plain(answer: str, gold: str, rules: Rules = STRICT) -> bool | None:
     """Return the verdict if it needs no parser: the same text, two plain numbers, or a gold that is prose. Otherwise None."""
     if max(len(answer), len(gold)) > MAX_CHARS:
         return answer.strip() == gold.strip() != ""
-    answer, gold = clean(answer), clean(gold)
+    answer, gold = clean_pair(answer, gold)
     if not answer or not is_gold(gold):
         return False
     if answer == gold:

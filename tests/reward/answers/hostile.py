@@ -104,7 +104,7 @@ def equations(rng: Random) -> Iterator[Row]:
     yield from boxed("equation", f"x = {n}", f"{n} = {n + 1}", f"3x - {3 * n} = 0", rf"\frac{{x}}{{2}} = {n}/2", f"x \\ge {n}", f"x = {n}, y = {n + 1}")
     yield from boxed("equation", f"x = {n}, y = {n + 1}", f"{n + 1}, {n}", f"x = {n + 1}, y = {n}", f"({n + 1}, {n})", f"x={n}", f"{n}")
     yield from boxed("equation", f"2x+z={n}", str(n), f"x+z={n}", f"2x+z={n + 1}")
-    yield from boxed("time", "12:30", "2:5", "24:60", "6:15", "12:3", "1:2.5", "12:31", "13:30")
+    yield from boxed("time", "12:30", "2:5", "24:60", "6:15", "12:3", "1:2.5", "12:31", "13:30", "0.4", "12/30")
     yield from boxed("time", "5:12", "10:24", "5:24", "12:5", "15:36")
     yield from boxed("ratio", f"{n}:{n + 1}", f"{n + 1}:{n}", f"{n}:{n}", f"({n}, {n + 1})", f"{n}, {n + 1}", f"{n}:{n + 1}:1")
 
