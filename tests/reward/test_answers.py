@@ -15,9 +15,9 @@ SEEDS = (1, 2)
 MAX_PAID, MAX_REFUSED = 0.01, 0.03
 
 
-def is_paid(row: Row, rules: Rules = Rules()) -> bool:
+def is_paid(row: Row) -> bool:
     answer, gold = extract(row.text), extract_gold(row.gold)
-    return answer is not None and same_answer(answer, gold, rules) and not repeats(answer, gold, row.question)
+    return answer is not None and same_answer(answer, gold) and not repeats(answer, gold, row.question)
 
 
 def sample(rows: Iterator[Row]) -> list[Row]:

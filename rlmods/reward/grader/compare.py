@@ -288,7 +288,9 @@ def _is_inequality(node: Node) -> bool:
 def _is_condition(gold: Node, answer: Node) -> bool:
     """Return True if one node is a list of inequalities, joined by "and" or "or", and the other is a set of numbers."""
     return any(
-        one.op == "list" and all(arg.text == "in" or _is_inequality(arg) for arg in one.args) and (other.op == "group" or _is_set_operation(other) or _is_inequality(other))
+        one.op == "list"
+        and all(arg.text == "in" or _is_inequality(arg) for arg in one.args)
+        and (other.op == "group" or _is_set_operation(other) or _is_inequality(other))
         for one, other in ((gold, answer), (answer, gold))
     )
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +25,7 @@ from rlmods.reward.grader.numbers import (
     function,
     in_base,
     is_real,
+    limit_power,
     matrix_operation,
     mp,
     power,
@@ -39,13 +41,16 @@ MAX_STEPS = 40_000
 """Steps per comparison, over all its members and points. Functions and long numbers count for several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
-MAX_LIMITS = 4
-"""Integrals and infinite sums in one expression, each evaluated once."""
+LIMIT_COST = 2_000
+"""Steps of an integral or infinite sum, besides those of its evaluations."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
 
 
 class _Budget(threading.local):
-    remaining = MAX_STEPS
+    def __init__(self) -> None:
+        self.remaining = MAX_STEPS
+        self.constants: dict[Node, Value] = {}
+        """Values of sums, products and integrals without symbols, which are the same at every point."""
 
 
 _budget = _Budget()
@@ -54,6 +59,7 @@ _budget = _Budget()
 def reset_budget() -> None:
     """Reset this thread's budget for a new comparison."""
     _budget.remaining = MAX_STEPS
+    _budget.constants.clear()
     set_digits()
 
 
@@ -85,15 +91,17 @@ def free_names(node: Node) -> frozenset[str]:
 class _Evaluator:
     def __init__(self, point: int) -> None:
         self.point = point
-        self.num_limits = 0
+        self.inside_limit = False
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
         spend(_COSTS.get(node.op, 1))
-        if node.op in ("sum", "prod"):
-            return self.series(node, bound)
-        if node.op == "int":
-            self.enter_limit()
-            return integral(self.function(node, bound), *(self.value(arg, bound) for arg in node.args[:2]))
+        if node.op in ("sum", "prod", "int"):
+            if node in _budget.constants:
+                return _budget.constants[node]
+            value = self.integral(node, bound) if node.op == "int" else self.series(node, bound)
+            if not bound and free_names(node) <= {"e", "i"}:
+                _budget.constants[node] = value
+            return value
         if node.op == "number":
             return node.value
         if node.op == "name" and not node.args:
@@ -162,7 +170,7 @@ class _Evaluator:
         if op == "/":
             return divide(a, b)
         if op == "^":
-            return power(a, b)
+            return limit_power(a, b) if self.inside_limit else power(a, b)
         if op == "mod":
             if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or b == 0:
                 raise Undefined("mod")
@@ -171,12 +179,20 @@ class _Evaluator:
             a, b = as_mp(a), as_mp(b)
         return a + b if op == "+" else a * b
 
-    def enter_limit(self) -> None:
-        """Count an integral or infinite sum. Raises TooLarge if there are many, as when one is inside another."""
-        self.num_limits += 1
-        spend(500)
-        if self.num_limits > MAX_LIMITS:
-            raise TooLarge("too many integrals or infinite sums")
+    def integral(self, node: Node, bound: Mapping[str, Value]) -> Value:
+        low, high = (self.value(arg, bound) for arg in node.args[:2])
+        with self.limit():
+            return integral(self.function(node, bound), low, high)
+
+    @contextmanager
+    def limit(self) -> Iterator[None]:
+        """Compute an integral or infinite sum. Raises TooLarge inside another one."""
+        if self.inside_limit:
+            raise TooLarge("an integral or infinite sum inside another")
+        spend(LIMIT_COST)
+        self.inside_limit = True
+        yield
+        self.inside_limit = False
 
     def function(self, node: Node, bound: Mapping[str, Value]) -> Callable[[Value], Any]:
         """Return the real function of an integrand or a term."""
@@ -192,9 +208,9 @@ class _Evaluator:
     def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
         start, stop = (self.value(arg, bound) for arg in node.args[:2])
         if node.op == "sum" and not isinstance(stop, Fraction) and mp().isinf(stop) and isinstance(start, Fraction):
-            self.enter_limit()
             term = self.function(node, bound)
-            return infinite_sum(lambda index: term(Fraction(int(index))), start)
+            with self.limit():
+                return infinite_sum(lambda index: term(Fraction(int(index))), start)
         if not (isinstance(start, Fraction) and isinstance(stop, Fraction) and start.denominator == stop.denominator == 1):
             raise Undefined("a series with a symbolic bound")
         if stop - start > MAX_TERMS:

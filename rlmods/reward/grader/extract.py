@@ -162,12 +162,10 @@ def _after_hashes(text: str) -> str | None:
 
 def _stated(text: str) -> str | None:
     """Return the text after the last "Answer:", "the answer is" or heading "Answer", up to the end of its sentence."""
-    statement = None
-    for statement in _STATED.finditer(text):
-        pass
-    if statement is None:
+    statements = list(_STATED.finditer(text))
+    if not statements:
         return None
-    rest = text[statement.end() :].strip().strip("*").strip()
+    rest = text[statements[-1].end() :].strip().strip("*").strip()
     rest = rest[filler.end() :] if (filler := _FILLER.match(rest)) is not None else rest
     if (formulas := _formulas(rest)) is not None:
         return formulas

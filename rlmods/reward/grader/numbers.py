@@ -105,6 +105,15 @@ def power(base: Value, exponent: Value) -> Value:
     return mp().power(a, b)
 
 
+def limit_power(base: Value, exponent: Value) -> Value:
+    """Return the power, 0 below 10^-400 and infinity above 10^400, as in the tail of an integrand."""
+    if is_real(base) and is_real(exponent) and as_mp(base).real > 0:
+        size = as_mp(exponent).real * mp().log(as_mp(base).real)
+        if abs(size) > 1000:
+            return mp().zero if size < 0 else mp().inf
+    return power(base, exponent)
+
+
 def matrix_operation(op: str, a: Value, b: Value) -> Value:
     if op == "*" and isinstance(a, tuple) and isinstance(b, tuple) and len(a[0]) == len(b):
         columns = list(zip(*b, strict=True))

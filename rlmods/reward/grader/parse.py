@@ -113,9 +113,7 @@ class _Parser(Cursor):
         words = [self.peek.text]
         self.position += 1
         while True:
-            if self.peek.kind == "text":
-                words.append(self.peek.text)
-            elif self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text":
+            if self.peek.kind == "text" or (self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"):
                 words.append(self.peek.text)
             elif self.next_is("^"):
                 self.position += 1

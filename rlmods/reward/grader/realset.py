@@ -57,8 +57,8 @@ def real_set(node: Node) -> RealSet:
             raise ParseError("alternatives, of which one is the whole set")
         return combined
     if node.op in ("cup", "cap", "setminus"):
-        members: dict[str, Callable[[list[bool]], bool]] = {"cup": any, "cap": all, "setminus": lambda inside: inside[0] and not inside[1]}
-        return combine([real_set(arg) for arg in node.args], members[node.op])
+        rules: dict[str, Callable[[list[bool]], bool]] = {"cup": any, "cap": all, "setminus": lambda inside: inside[0] and not inside[1]}
+        return combine([real_set(arg) for arg in node.args], rules[node.op])
     if node.op == "group" and node.text == r"\{\}":
         return combine([RealSet((Piece(x, True, x, True),)) for x in map(_number, node.args)], any)
     if node.op == "group" and len(node.args) == 2:
@@ -93,7 +93,10 @@ def _from_relation(node: Node) -> RealSet:
     if operators == ["in"]:
         return real_set(node.args[1])
     unknowns = [arg for arg in node.args if free_names(arg)]
-    if any(operator not in FLIPPED for operator in operators) or len({(arg.args[0] if arg.op == "abs" else arg).text for arg in unknowns}) != 1:
+    if (
+        any(operator not in FLIPPED for operator in operators)
+        or len({(arg.args[0] if arg.op == "abs" else arg).text for arg in unknowns}) != 1
+    ):
         raise ParseError("not an inequality in one unknown")
     halves = []
     for operator, left, right in zip(operators, node.args[:-1], node.args[1:], strict=True):

@@ -23,7 +23,9 @@ _WRAPPER = re.compile(
     r"smash)\*?(?![A-Za-z])\s*"
 )
 """Commands whose argument, in braces, is what counts."""
-_NUMBER_SETS = re.compile(r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])")
+_NUMBER_SETS = re.compile(
+    r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])"
+)
 _NUMBER_SET = {
     **dict.fromkeys("Rℝ", r"\reals "),
     **dict.fromkeys("Zℤ", r"\integers "),
@@ -37,7 +39,18 @@ UNICODE = str.maketrans(
         **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
         **{"≤": "<=", "≥": ">=", "≠": "!=", "≈": "~=", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus "},
         **{"π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "∠": r"\angle ", "€": "", "£": "", "¥": "", "₹": "", "’": "'", "½": r"\frac12 "},
-        **{"\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u200b": "", "\u200d": "", "\ufeff": "", "：": ":", "，": ",", "（": "(", "）": ")"},
+        **{
+            "\u00a0": " ",
+            "\u2009": " ",
+            "\u202f": " ",
+            "\u200b": "",
+            "\u200d": "",
+            "\ufeff": "",
+            "：": ":",
+            "，": ",",
+            "（": "(",
+            "）": ")",
+        },
     }
 )
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
@@ -76,7 +89,8 @@ def clean(text: str) -> str:
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     """Return an answer and its gold without style. Currency signs become units where the other text has another one, or words."""
     marks, gold_marks = (set(_CURRENCY_SIGN.findall(text)) for text in (answer, gold))
-    if marks != gold_marks and (marks and gold_marks or any(map(_LETTER.search, (answer if not marks else "", gold if not gold_marks else "")))):
+    others = (answer if not marks else "", gold if not gold_marks else "")
+    if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
         answer, gold = (_CURRENCY.sub(_currency_unit, text) for text in (answer, gold))
     return clean(answer), clean(gold)
 

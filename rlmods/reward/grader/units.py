@@ -112,7 +112,7 @@ _BASE = {
 _COMPOUND = {"mph": "mi/h", "kph": "km/h", "kmh": "km/h", "fps": "ft/s"}
 _PREFIXES = {"square": 2, "sq": 2, "cubic": 3, "cu": 3}
 _SUFFIXES = {"squared": 2, "cubed": 3}
-SYMBOLS = frozenset("m s g h L l K J N W V A".split())
+SYMBOLS = frozenset("msghLlKJNWVA")
 """Units of one letter: a unit where they are set upright after a number, otherwise a name."""
 WORDS = (frozenset(_BASE) - SYMBOLS | frozenset((*_COMPOUND, *_PREFIXES))) - {"in"}
 r"""Units that are recognised without `\text`."""
@@ -138,7 +138,9 @@ def read_unit(text: str) -> Unit | None:
             power = int(match["power"] or 1) * prefix
             if (suffix := re.match(r"\s*(squared|cubed)\b\s*", text[position:])) is not None:
                 power, position = power * _SUFFIXES[suffix[1]], position + suffix.end()
-            unit = read_unit(_COMPOUND[word]) if word in _COMPOUND else _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)
+            unit = (
+                read_unit(_COMPOUND[word]) if word in _COMPOUND else _BASE.get(word) or (_BASE.get(word.lower()) if len(word) > 2 else None)
+            )
             if unit is None:
                 return None
             prefix, found = 1, True
