@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlmods.reward.grader import Rules, extract, extract_gold, same_answer
+from rlmods.reward.grader import CLOSED_FORMS, Rules, extract, extract_gold, same_answer, verify
 from rlmods.reward.grader.echo import repeats
 from tests.reward.answers import Row, honest, hostile
 
@@ -80,6 +80,20 @@ def test_a_lenient_rule_accepts_what_the_default_refuses(rules: Rules, gold: str
 def test_every_rule_has_an_example() -> None:
     changed = {name for rules, _, _ in LENIENT for name in Rules.__slots__ if getattr(rules, name) != getattr(Rules(), name)}
     assert changed == set(Rules.__slots__)
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"), [("10", "9+1"), ("1584", "99*16"), ("1584", r"99 \cdot 2^4 + 0"), ("10", "x = 9 + 1"), ("3", "2^2 - 1")]
+)
+def test_sums_and_products_of_numbers_are_no_closed_forms(gold: str, answer: str) -> None:
+    assert not same_answer(answer, gold, CLOSED_FORMS)
+    assert same_answer(answer, gold, Rules(form="any"))
+
+
+def test_verify_knows_the_question_if_told() -> None:
+    assert verify(r"\boxed{2^{10}}", "1024")
+    assert not verify(r"\boxed{2^{10}}", "1024", question="What is $2^{10}$?")
+    assert not verify(r"\boxed{2^{10}}", "1024", Rules())
 
 
 @pytest.mark.parametrize("settings", [{"form": "number?"}, {"irrational_digits": 0}, {"repeating_digits": -1}])
