@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -12,7 +11,6 @@ from rlmods.reward.grader.echo import repeats
 from tests.reward.answers import Row, honest, hostile
 
 SEEDS = (1, 2)
-MAX_PAID, MAX_REFUSED = 0.01, 0.03
 
 
 def is_paid(row: Row) -> bool:
@@ -40,19 +38,11 @@ def test_the_corpus_is_large(hostile_rows: list[Row], honest_rows: list[Row]) ->
 
 
 def test_hostile_answers_are_not_paid(hostile_rows: list[Row]) -> None:
-    paid = [row for row in hostile_rows if is_paid(row)]
-    assert len(paid) <= MAX_PAID * len(hostile_rows), paid
-    assert not [row for row in paid if row.family in ("echo", "hedge")]
+    assert [row for row in hostile_rows if is_paid(row)] == []
 
 
 def test_honest_answers_are_paid(honest_rows: list[Row]) -> None:
-    refused = [row for row in honest_rows if not is_paid(row)]
-    assert len(refused) <= MAX_REFUSED * len(honest_rows), refused
-
-
-def test_no_family_of_honest_answers_is_refused(honest_rows: list[Row]) -> None:
-    tried, refused = (Counter(row.family for row in rows) for rows in (honest_rows, [row for row in honest_rows if not is_paid(row)]))
-    assert [family for family, count in refused.items() if count > 0.25 * tried[family]] == []
+    assert [row for row in honest_rows if not is_paid(row)] == []
 
 
 LENIENT = [  # rules, gold, answer
