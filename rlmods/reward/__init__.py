@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rlmods.reward.diversity import Diversity
     from rlmods.reward.ensemble import Ensemble
     from rlmods.reward.format import Format
+    from rlmods.reward.grader.rules import Rules
     from rlmods.reward.isolated import Isolated
     from rlmods.reward.json_schema import JSON
     from rlmods.reward.language import Language
@@ -52,6 +53,7 @@ __all__ = [
     "Rating",
     "Regex",
     "Repetition",
+    "Rules",
     "TaskScore",
     "ToolCall",
     "WeightedSum",
@@ -77,6 +79,7 @@ _MODULES = {
     "Rating": "rating",
     "Regex": "regex",
     "Repetition": "repetition",
+    "Rules": "grader.rules",
     "TaskScore": "task_score",
     "ToolCall": "tool_call",
     "WeightedSum": "weighted_sum",

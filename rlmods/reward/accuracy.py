@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rlmods.reward.grader import extract, extract_gold, same_plain, verify
+from rlmods.reward.grader import Rules, extract, extract_gold, is_gold, same_plain, verify
+from rlmods.reward.grader.echo import repeats
 from rlmods.reward.pool import Outcome, failure_counts, shared_pool
-from rlmods.types import Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores, UserError
 
 __all__ = ["Accuracy", "verify"]
 
@@ -17,10 +18,11 @@ __all__ = ["Accuracy", "verify"]
 @dataclass(frozen=True)
 class Accuracy:
     """Reward `correct` if the final answer of the response (`extract`) equals `prompt.answer` (`compare`), else `wrong`. Abstains without
-    a gold answer.
+    a gold answer, or with one that no answer can equal (NaN).
 
-    Plain numbers and words are compared in this process, everything else in worker processes with a deadline. An answer that cannot be
-    graded scores `wrong` and is counted: `timeouts`, `errors`. Raises RuntimeError if no worker process can be started.
+    An expression of the right value that occurs in the question is wrong, unless the gold is written so. Plain numbers and words are
+    compared in this process, everything else in worker processes with a deadline. An answer that cannot be graded scores `wrong` and is
+    counted: `timeouts`, `errors`. Raises RuntimeError if no worker process can be started.
     """
 
     correct: float = 1.0
@@ -31,6 +33,8 @@ class Accuracy:
     """Timeout for all answers of one call. Those not graded by then count as `timeouts`."""
     workers: int = 2
     """Number of processes, started when first needed and kept. Rewards with equal numbers share them."""
+    rules: Rules = field(default_factory=Rules)
+    """Which unusual forms of a right answer are accepted; none of them by default."""
 
     needs_answer: ClassVar[bool] = True
 
@@ -41,12 +45,15 @@ class Accuracy:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
-        golds = [None if response.prompt.answer is None else extract_gold(response.prompt.answer) for response in responses]
-        verdicts = [_plain_verdict(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
+        golds = [_gold(response.prompt) for response in responses]
+        verdicts = [self._plain_verdict(answer, gold) for answer, gold in zip(answers, golds, strict=True)]
         pending = [row for row, gold in enumerate(golds) if verdicts[row] is None and gold is not None]
         outcomes = self._grade([(answers[row], golds[row]) for row in pending])
         for row, outcome in zip(pending, outcomes, strict=True):
             verdicts[row] = outcome.status == "ok" and outcome.value is True
+        for row, (response, answer, gold) in enumerate(zip(responses, answers, golds, strict=True)):
+            if verdicts[row] and answer is not None and gold is not None and repeats(answer, gold, _question(response.prompt)):
+                verdicts[row] = False
         return Scores(
             values=[None if verdict is None else float(self.correct if verdict else self.wrong) for verdict in verdicts],
             correct=verdicts,
@@ -54,28 +61,39 @@ class Accuracy:
             columns={"extracted": answers},
         )
 
+    def _plain_verdict(self, answer: str | None, gold: str | None) -> bool | None:
+        """Return the verdict if it needs no worker, else None."""
+        if gold is None:
+            return None
+        return False if answer is None else same_plain(answer, gold, self.rules)
+
     def _grade(self, pairs: list[tuple[str | None, str | None]]) -> list[Outcome]:
         """Grade each distinct pair once. Verdicts are cached; timeouts and errors are not."""
-        distinct = list(dict.fromkeys(pairs))
-        graded = {pair: outcome for pair in distinct if (outcome := _VERDICTS.get(pair)) is not None}
-        if missing := [pair for pair in distinct if pair not in graded]:
+        calls = [(*pair, self.rules) for pair in pairs]
+        distinct = list(dict.fromkeys(calls))
+        graded = {call: outcome for call in distinct if (outcome := _VERDICTS.get(call)) is not None}
+        if missing := [call for call in distinct if call not in graded]:
             pool = shared_pool("rlmods.reward.grader:same_answer", self.workers, os.getpid())
             outcomes = pool.map(missing, timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s)
             new = dict(zip(missing, outcomes, strict=True))
             graded |= new
-            _VERDICTS.update({pair: outcome for pair, outcome in new.items() if outcome.status == "ok"})
-            for pair in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
-                _VERDICTS.pop(pair, None)
-        return [graded[pair] for pair in pairs]
+            _VERDICTS.update({call: outcome for call, outcome in new.items() if outcome.status == "ok"})
+            for call in list(_VERDICTS)[: max(0, len(_VERDICTS) - MAX_VERDICTS)]:
+                _VERDICTS.pop(call, None)
+        return [graded[call] for call in calls]
 
 
 _VERDICTS: dict[Any, Outcome] = {}
 MAX_VERDICTS = 100_000
-"""Cached verdicts of (answer, gold) pairs, the newest."""
+"""Cached verdicts of (answer, gold, rules), the newest."""
 
 
-def _plain_verdict(answer: str | None, gold: str | None) -> bool | None:
-    """Return the verdict if it needs no worker, else None."""
-    if gold is None:
-        return None
-    return False if answer is None else same_plain(answer, gold)
+def _gold(prompt: Prompt) -> str | None:
+    gold = None if prompt.answer is None else extract_gold(str(prompt.answer))
+    return gold if gold is not None and is_gold(gold) else None
+
+
+def _question(prompt: Prompt) -> str:
+    if prompt.messages is None:
+        return prompt.text or ""
+    return "\n".join(str(message.get("content", "")) for message in prompt.messages)

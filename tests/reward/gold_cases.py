@@ -55,7 +55,7 @@ def replaced(items: Sequence[str], at: int, *by: str) -> list[str]:
 
 def integer(n: int, d: int) -> Case:
     commas = f"{n:,}"
-    same = ["«n».0", "«n».", "x=«n»", "n = «n»", "(«n»)", "«n»+0", "0+«n»", "«n-d»+«d»=«n»", r"\frac{«2*n»}{2}", r"\text{«n»}"]
+    same = ["«n».0", "«n».", "x=«n»", "n = «n»", "(«n»)", "«n-d»+«d»=«n»", r"\text{«n»}"]
     same += [commas, commas.replace(",", "{,}"), commas.replace(",", r"\,"), commas.replace(",", r",\!"), r"\$" + commas]
     same += ["+«n»", "+ «n»"] if n >= 0 else ["- «-n»"]
     wrong = ["«n+d»", "«n-d»", "«n».5", "«n».000001", "«n», «n+d»", "«n» or «n+d»", "x=«n+d»", "«n» million", "(«n»,«n»)"]
@@ -64,14 +64,14 @@ def integer(n: int, d: int) -> Case:
 
 
 def decimal(n: int, places: str) -> Case:
-    same = ["«n».«p»0", "+«n».«p»", "x = «n».«p»", f"{n:,}.{places}", frac(Fraction(f"{n}.{places}")), "«n».«p»+0"]
+    same = ["«n».«p»0", "+«n».«p»", "x = «n».«p»", f"{n:,}.{places}", frac(Fraction(f"{n}.{places}"))]
     wrong = ["«n».«p[:-1]»«last»", "«n+1».«p»", "«n».«p»1", "«n».«p», «n»", "-«n».«p»", "«n»«p».5", "«n»"]
     return case("«n».«p»", same, wrong, n=n, p=places, last=(int(places[-1]) + 1) % 10)
 
 
 def fraction(a: int, b: int, d: int, slash: bool) -> Case:
     sign, a = "-" * (a < 0), abs(a)
-    same = [r"\frac{«a»}{«b»}", r"\dfrac{«a»}{«b»}", r"\tfrac{«a»}{«b»}", r"\frac{«3*a»}{«3*b»}", r"\frac{«a»}{«b»}+0", "«a»/«b»"]
+    same = [r"\frac{«a»}{«b»}", r"\dfrac{«a»}{«b»}", r"\tfrac{«a»}{«b»}", r"\frac{«3*a»}{«3*b»}", "«a»/«b»"]
     same += ["«a»/(«b»)"]
     wrong = [r"\frac{«a+d»}{«b»}", r"\frac{«a»}{«b+d»}", "«a+d*b»/«b»", "«a», «b»", "0.00", "(«a», «b»)"]
     wrong += [r"\frac{«b»}{«a»}"] if a != b else []
@@ -117,8 +117,7 @@ def power_of_a_unit(n: int, name: str, power: int) -> Case:
 def mixed(n: int, top: int, rest: int) -> Case:
     bottom = top + rest
     assume(bottom not in (10, 100))  # 1 3/10 is 13/10
-    same = ["«n» «a»/«b»", r"\frac{«n*b+a»}{«b»}", r"x = «n»\frac{«a»}{«b»}", r"«n» \dfrac{«a»}{«b»}", r"«n»\frac{«a»}{«b»} + 0"]
-    same += [r"«n» + \frac{«a»}{«b»}"]
+    same = ["«n» «a»/«b»", r"\frac{«n*b+a»}{«b»}", r"x = «n»\frac{«a»}{«b»}", r"«n» \dfrac{«a»}{«b»}"]
     wrong = [r"«n+1»\frac{«a»}{«b»}", r"«n»\frac{«a»}{«b+1»}", r"-«n»\frac{«a»}{«b»}", r"\frac{«a»}{«b»}", "«n»«a»/«b»", "«n»"]
     wrong += [r"«n», \frac{«a»}{«b»}", r"«n» \cdot \frac{«a»}{«b»}", r"«n» - \frac{«a»}{«b»}", r"«n»\frac{«a+1»}{«b»}"]
     return case(r"«n»\frac{«a»}{«b»}", same, wrong, n=n, a=top, b=bottom)
@@ -228,7 +227,7 @@ def chain(xs: list[int], left: str, right: str) -> Case:
 
 
 def equation(n: int, d: int) -> Case:
-    same = ["«n»", "x=«n».0", "«n» = x", "2x = «2*n»", "x = «n-d» + «d» = «n»", "x «+-n» = 0", r"x = \frac{«2*n»}{2}"]
+    same = ["«n»", "x=«n».0", "«n» = x", "x = «n-d» + «d» = «n»"]
     wrong = ["x = «n+d»", "«n+d»", "y = «n»", r"x \neq «n»", "x < «n»", "x = «n», «n+d»", "x^2 = «n*n»", "x = «n» + x", "x = «-n»"]
     wrong += ["x = «n» = «n+d»"]
     return case("x = «n»", same, wrong, n=n, d=d)

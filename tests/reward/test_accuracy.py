@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 
-from rlmods.reward import Accuracy
+from rlmods.data.arithmetic import Arithmetic
+from rlmods.reward import Accuracy, Rules
 from rlmods.reward.accuracy import verify
-from rlmods.types import UserError
+from rlmods.types import Prompt, Response, UserError
 from tests.reward.samples import response
 
 
@@ -47,6 +50,47 @@ def test_failures_are_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     scores = Accuracy(wrong=-0.5)([response(rf"\boxed{{x+{n}}}", "y") for n in range(3)])
     assert list(scores) == [-0.5, -0.5, 1.0]
     assert scores.counts == {"timeouts": 1, "errors": 1}
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4, 5])
+def test_the_expression_of_a_question_earns_nothing(level: int) -> None:
+    prompts = Arithmetic(level=level, num_train=1, num_val=200)().val
+    for form in ("%s", "<answer>%s</answer>", r"\boxed{%s}", "#### %s", r"\boxed{%s+0}"):
+        rows = [Response(prompt, tokens=range(1), text=form % prompt.id.rpartition("-val-")[2]) for prompt in prompts]
+        assert not any(Accuracy()(rows).correct or [])
+    rows = [Response(prompt, tokens=range(1), text=f"<answer>{prompt.answer}</answer>") for prompt in prompts]
+    assert all(Accuracy()(rows).correct or [])
+
+
+def test_an_expression_that_occurs_in_the_question_is_wrong_under_any_rules() -> None:
+    prompts = [
+        Prompt(id="0", text="Compute $7^2+1$.", answer="50"),
+        Prompt(id="1", messages=[{"role": "user", "content": "7^2+1"}], answer="50"),
+    ]
+    rows = [Response(prompt, tokens=range(1), text=rf"\boxed{{{text}}}") for prompt in prompts for text in ("7^2 + 1", "1+7^2", "50")]
+    assert Accuracy(rules=Rules(form="any"))(rows).correct == [False, True, True] * 2
+    assert Accuracy()(rows).correct == [False, False, True] * 2
+
+
+def test_rules_are_part_of_the_cached_verdict() -> None:
+    rows = [response(r"\boxed{3+x+0}", "x+3"), response(r"\boxed{x=2+3}", "x=5")]
+    assert Accuracy()(rows).correct == [True, False]
+    assert Accuracy(rules=Rules(form="any"))(rows).correct == [True, True]
+
+
+@pytest.mark.parametrize("gold", ["nan", "NaN", "", "$\\boxed{nan}$"])
+def test_a_gold_that_nothing_can_equal_is_not_graded(gold: str) -> None:
+    scores = Accuracy()([response("nan", gold), response(r"\boxed{}", gold), response("0", gold)])
+    assert (list(scores), scores.correct) == ([None] * 3, [None] * 3)
+    assert not verify("nan", gold)
+
+
+@pytest.mark.parametrize("piece", [r"$1$, ", r"\boxed{1} or ", r"\boxed{x+", "answer is x^2 ", "9", "{", " ", r"\frac"])
+def test_long_responses_are_graded_within_the_deadline(piece: str) -> None:
+    rows = [response(form % (piece * (100_000 // len(piece))), "x+5") for form in ("%s", r"\boxed{%s}", "The answer is %s because")]
+    start = time.monotonic()
+    assert Accuracy(timeout_s=2.0)(rows).correct == [False] * len(rows)
+    assert time.monotonic() - start < 3.0
 
 
 def test_verify_grades_one_response_without_workers() -> None:

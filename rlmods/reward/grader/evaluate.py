@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import threading
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from fractions import Fraction
+from typing import Any
 
+from rlmods.reward.grader.calculus import infinite_sum, integral
 from rlmods.reward.grader.numbers import (
     MAX_BITS,
     TooLarge,
@@ -21,10 +24,13 @@ from rlmods.reward.grader.numbers import (
     divide,
     function,
     in_base,
+    is_real,
+    limit_power,
     matrix_operation,
     mp,
     power,
     scale,
+    set_digits,
 )
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
@@ -35,11 +41,16 @@ MAX_STEPS = 40_000
 """Steps per comparison, over all its members and points. Functions and long numbers count for several steps."""
 MAX_TERMS = 2_000
 """Terms of one sum or product."""
+LIMIT_COST = 2_000
+"""Steps of an integral or infinite sum, besides those of its evaluations."""
 _COSTS = {"^": 3, "call": 10, "apply": 10, "!": 30}
 
 
 class _Budget(threading.local):
-    remaining = MAX_STEPS
+    def __init__(self) -> None:
+        self.remaining = MAX_STEPS
+        self.constants: dict[Node, Value] = {}
+        """Values of sums, products and integrals without symbols, which are the same at every point."""
 
 
 _budget = _Budget()
@@ -48,6 +59,8 @@ _budget = _Budget()
 def reset_budget() -> None:
     """Reset this thread's budget for a new comparison."""
     _budget.remaining = MAX_STEPS
+    _budget.constants.clear()
+    set_digits()
 
 
 def spend(steps: int) -> None:
@@ -68,6 +81,9 @@ def evaluate(node: Node, point: int = 0) -> Value:
 
 
 def free_names(node: Node) -> frozenset[str]:
+    """Return the names of symbols and functions in `node`, except variables bound by a sum, product or integral."""
+    if node.op in ("sum", "prod", "int"):
+        return free_names(node.args[0]) | free_names(node.args[1]) | (free_names(node.args[2]) - {node.text})
     names = {node.text} if node.op in ("name", "apply") else set()
     return frozenset(names).union(*(free_names(arg) for arg in node.args))
 
@@ -75,11 +91,17 @@ def free_names(node: Node) -> frozenset[str]:
 class _Evaluator:
     def __init__(self, point: int) -> None:
         self.point = point
+        self.inside_limit = False
 
     def value(self, node: Node, bound: Mapping[str, Value]) -> Value:
         spend(_COSTS.get(node.op, 1))
-        if node.op in ("sum", "prod"):
-            return self.series(node, bound)
+        if node.op in ("sum", "prod", "int"):
+            if node in _budget.constants:
+                return _budget.constants[node]
+            value = self.integral(node, bound) if node.op == "int" else self.series(node, bound)
+            if not bound and free_names(node) <= {"e", "i"}:
+                _budget.constants[node] = value
+            return value
         if node.op == "number":
             return node.value
         if node.op == "name" and not node.args:
@@ -148,7 +170,7 @@ class _Evaluator:
         if op == "/":
             return divide(a, b)
         if op == "^":
-            return power(a, b)
+            return limit_power(a, b) if self.inside_limit else power(a, b)
         if op == "mod":
             if not (isinstance(a, Fraction) and isinstance(b, Fraction)) or b == 0:
                 raise Undefined("mod")
@@ -157,8 +179,38 @@ class _Evaluator:
             a, b = as_mp(a), as_mp(b)
         return a + b if op == "+" else a * b
 
+    def integral(self, node: Node, bound: Mapping[str, Value]) -> Value:
+        low, high = (self.value(arg, bound) for arg in node.args[:2])
+        with self.limit():
+            return integral(self.function(node, bound), low, high)
+
+    @contextmanager
+    def limit(self) -> Iterator[None]:
+        """Compute an integral or infinite sum. Raises TooLarge inside another one."""
+        if self.inside_limit:
+            raise TooLarge("an integral or infinite sum inside another")
+        spend(LIMIT_COST)
+        self.inside_limit = True
+        yield
+        self.inside_limit = False
+
+    def function(self, node: Node, bound: Mapping[str, Value]) -> Callable[[Value], Any]:
+        """Return the real function of an integrand or a term."""
+
+        def of(x: Value) -> Any:
+            value = self.value(node.args[2], {**bound, node.text: x})
+            if not is_real(value):
+                raise Undefined("not a real function")
+            return as_mp(value).real
+
+        return of
+
     def series(self, node: Node, bound: Mapping[str, Value]) -> Value:
         start, stop = (self.value(arg, bound) for arg in node.args[:2])
+        if node.op == "sum" and not isinstance(stop, Fraction) and mp().isinf(stop) and isinstance(start, Fraction):
+            term = self.function(node, bound)
+            with self.limit():
+                return infinite_sum(lambda index: term(Fraction(int(index))), start)
         if not (isinstance(start, Fraction) and isinstance(stop, Fraction) and start.denominator == stop.denominator == 1):
             raise Undefined("a series with a symbolic bound")
         if stop - start > MAX_TERMS:

@@ -51,8 +51,14 @@ def close(first: Value, second: Value) -> bool:
     a, b = as_mp(first), as_mp(second)
     if mp().isinf(a) or mp().isinf(b):
         return bool(a == b)
-    size = max(abs(a), abs(b)) * mp().mpf(10) ** (15 - DIGITS)
-    return bool(abs(a - b) <= (size if a != 0 and b != 0 else mp().mpf(10) ** (10 - DIGITS)))
+    digits = getattr(_threads, "digits", DIGITS)
+    size = max(abs(a), abs(b)) * mp().mpf(10) ** (15 - digits)
+    return bool(abs(a - b) <= (size if a != 0 and b != 0 else mp().mpf(10) ** (10 - digits)))
+
+
+def set_digits(digits: int = DIGITS) -> None:
+    """Set the digits to which values of this thread are known from now on, of which `close` compares 15 less."""
+    _threads.digits = digits
 
 
 def is_real(value: Value) -> bool:
@@ -99,6 +105,15 @@ def power(base: Value, exponent: Value) -> Value:
     return mp().power(a, b)
 
 
+def limit_power(base: Value, exponent: Value) -> Value:
+    """Return the power, 0 below 10^-400 and infinity above 10^400, as in the tail of an integrand."""
+    if is_real(base) and is_real(exponent) and as_mp(base).real > 0:
+        size = as_mp(exponent).real * mp().log(as_mp(base).real)
+        if abs(size) > 1000:
+            return mp().zero if size < 0 else mp().inf
+    return power(base, exponent)
+
+
 def matrix_operation(op: str, a: Value, b: Value) -> Value:
     if op == "*" and isinstance(a, tuple) and isinstance(b, tuple) and len(a[0]) == len(b):
         columns = list(zip(*b, strict=True))
@@ -140,6 +155,8 @@ def function(name: str, args: list[Value]) -> Value:
         return _binomial(first, args[1])
     if name in ("min", "max") and all(isinstance(arg, Fraction) for arg in args):
         return (min if name == "min" else max)(args)
+    if name in ("gcd", "lcm"):
+        return _common(name, args)
     if name == "sqrt":
         return _root(first, args[1] if len(args) > 1 else Fraction(2))
     if name == "exp":
@@ -150,6 +167,16 @@ def function(name: str, args: list[Value]) -> Value:
             raise Undefined("log 0")
         return mp().log(as_mp(first)) / mp().log(as_mp(base))
     return _analytic(name, as_mp(first))
+
+
+def _common(name: str, args: list[Value]) -> Fraction:
+    """Return the greatest common divisor or the least common multiple of integers."""
+    if not all(isinstance(arg, Fraction) and arg.denominator == 1 for arg in args):
+        raise Undefined(name)
+    value = Fraction((math.gcd if name == "gcd" else math.lcm)(*(int(arg) for arg in args)))
+    if bits(value) > MAX_BITS:
+        raise TooLarge(name)
+    return value
 
 
 def _analytic(name: str, x: Any) -> Value:

@@ -11,22 +11,25 @@ factor   = "-" factor | atom ("^" factor | "!" | "%")*
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
 from rlmods.reward.grader.syntax import Cursor, Node, check_height, number
-from rlmods.reward.grader.tokens import FUNCTIONS, UNITS, ParseError, Token, clean, tokenize
+from rlmods.reward.grader.tokens import FUNCTIONS, TRIGONOMETRIC, ParseError, Token, clean, tokenize
 
 RELATIONS = frozenset({"=", "<", ">", "<=", ">=", "!=", "~=", "in"})
 _CLOSING = {"(": ")", "[": "]", r"\{": r"\}", "{": "}"}
-_NO_ATOM = frozenset({"end", "choose", "mod", "pmod", "rfloor", "rceil"})
+_NO_ATOM = frozenset({"end", "choose", "over", "mod", "pmod", "rfloor", "rceil"})
+_MATRICES = frozenset(("matrix", "pmatrix", "bmatrix", "array", "smallmatrix"))
+_LISTS = frozenset(("cases", "aligned", "gathered", "align*", "gather*"))
 _ABSTRACT_FUNCTIONS = frozenset("fghFGP")
 
 
 def parse(text: str, *, thousands: bool = True) -> Node:
     """Return the syntax tree of an answer. Raises ParseError for a text that is not an answer, too deep or too long."""
     parser = _Parser(tokenize(clean(text), thousands=thousands))
-    node = parser.answer()
+    node = parser.over()
     if parser.peek.kind != "end":
         raise ParseError(f"unexpected {parser.peek.text!r}")
     return check_height(node)
@@ -37,13 +40,21 @@ class _Parser(Cursor):
         super().__init__(tokens)
         self.inside_bars = False
 
+    def over(self) -> Node:
+        r"""Parse an answer, or two around the old TeX commands `\over` and `\choose`."""
+        node = self.answer()
+        if self.accept("over"):
+            return Node("/", (node, self.answer()))
+        return Node("call", (node, self.answer()), "binom") if self.accept("choose") else node
+
     def answer(self) -> Node:
-        items = [self.relation()]
+        items, separators = [self.relation()], set[str]()
         while self.peek.kind == "separator":
             while self.peek.kind == "separator":
+                separators.add(self.peek.text)
                 self.position += 1
             items.append(self.relation())
-        return items[0] if len(items) == 1 else Node("list", tuple(items))
+        return items[0] if len(items) == 1 else Node("list", tuple(items), "or" if "or" in separators else "and")
 
     def relation(self) -> Node:
         items, operators = [self.union()], []
@@ -93,7 +104,7 @@ class _Parser(Cursor):
                 self.factor()
                 node = Node("unit", (node,), "^mod" + self.text_since(start))
             elif self.next_is_atom(function=not juxtaposed_only):
-                node = Node("*", (node, self.factor()))
+                node = Node("*", (node, self.factor()), "adjacent")
             else:
                 return node
 
@@ -101,14 +112,19 @@ class _Parser(Cursor):
         """Parse a unit, or any words, after a quantity: kept by name, without effect on the value."""
         words = [self.peek.text]
         self.position += 1
-        while self.peek.kind == "text" or (self.next_is("/") and self.tokens[self.position + 1].kind == "text"):
-            words.append(self.peek.text)
+        while True:
+            if self.peek.kind == "text" or (self.next_is("/", "*") and self.tokens[self.position + 1].kind == "text"):
+                words.append(self.peek.text)
+            elif self.next_is("^"):
+                self.position += 1
+                start = self.position
+                self.script()
+                words.append("^" + self.text_since(start))
+                continue
+            else:
+                break
             self.position += 1
-        if self.accept("^"):
-            start = self.position
-            self.script()
-            words.append("^" + self.text_since(start))
-        return Node("unit", (node,), " ".join(UNITS.get(word, word) for word in words))
+        return Node("unit", (node,), " ".join(words))
 
     def factor(self) -> Node:
         minuses = 0
@@ -126,6 +142,8 @@ class _Parser(Cursor):
                 node = Node("call", (node,), "!!") if self.accept("!") else Node("!", (node,))
             elif self.accept("%"):
                 node = Node("%", (node,))
+            elif self.accept("°"):
+                node = Node("unit", (node,), "degree")
             else:
                 return node
 
@@ -152,6 +170,22 @@ class _Parser(Cursor):
             self.expect("}")
             return node
         return Node("neg", (self.atom(),)) if self.accept("-") else self.atom()
+
+    def subscript(self) -> Node:
+        r"""Parse the subscript of a name: an expression, or otherwise any text in braces, as of `S_{max}`."""
+        start, depth = self.position, self.depth
+        try:
+            return self.script()
+        except ParseError:
+            self.position, self.depth = start, depth
+        self.expect("{")
+        level = 1
+        while level:
+            if self.peek.kind == "end":
+                raise ParseError("unclosed subscript")
+            level += self.next_is("{", r"\{") - self.next_is("}", r"\}")
+            self.position += 1
+        return Node("text", text=self.text_since(start))
 
     def atom(self) -> Node:
         with self.nested():
@@ -181,7 +215,7 @@ class _Parser(Cursor):
             self.position += 1
             return Node("base", (node, self.script()), node.text)
         if whole and (fraction := self.mixed_part()) is not None:
-            return Node("+", (node, fraction))
+            return Node("+", (node, fraction), "mixed")
         return node
 
     def mixed_part(self) -> Node | None:
@@ -206,7 +240,7 @@ class _Parser(Cursor):
             primes += "'"
         node = Node("name", text=name + primes)
         if self.accept("_"):
-            node = Node("name", (self.script(),), name + primes)
+            node = Node("name", (self.subscript(),), name + primes)
         if name in _ABSTRACT_FUNCTIONS and self.next_is("("):
             inside = self.group()
             return Node("apply", (node, *(inside.args if inside.op == "group" else (inside,))))
@@ -217,15 +251,26 @@ class _Parser(Cursor):
         opening = self.expect(*_CLOSING)
         bars, self.inside_bars = self.inside_bars, False
         closings = (")", "]") if opening in ("(", "[") else (_CLOSING[opening],)
+        if opening == r"\{":
+            self.set_builder()
         empty = opening == r"\{" and self.next_is(*closings)
-        content = Node("list") if empty else self.answer()
-        if opening == "{" and self.accept("choose"):
-            content = Node("call", (content, self.answer()), "binom")
+        content = Node("list") if empty else self.over() if opening == "{" else self.answer()
         closing = self.expect(*closings)
         self.inside_bars = bars
+        if opening == r"\{" and content.op == "rel":
+            return content
         if opening == "{" or (opening == "(" and closing == ")" and content.op != "list"):
             return content
         return Node("group", content.args if content.op == "list" else (content,), opening + closing)
+
+    def set_builder(self) -> None:
+        r"""Read over `x \mid` or `x \in \mathbb{R} :`, so that the condition that follows is the set."""
+        names = [token.text if token.kind in ("name", "word") else token.text * (token.text in ("in", "|", ":")) for token in self.tokens]
+        rest = names[self.position : self.position + 4]
+        if self.peek.kind == "name" and len(rest) > 1 and rest[1] in ("|", ":"):
+            self.position += 2
+        elif self.peek.kind == "name" and rest[1:3] == ["in", "reals"] and rest[3] in ("|", ":"):
+            self.position += 4
 
     def bars(self) -> Node:
         self.expect("|")
@@ -236,8 +281,13 @@ class _Parser(Cursor):
         return Node("abs", (inside,))
 
     def word(self, name: str) -> Node:
-        if name in ("pi", "infty", "emptyset"):
-            return Node("group", text=r"\{\}") if name == "emptyset" else Node("constant", text=name)
+        if name == "emptyset":
+            return Node("group", text=r"\{\}")
+        if name == "reals":
+            infinity = Node("constant", text="infty")
+            return Node("group", (Node("neg", (infinity,)), infinity), "()")
+        if name in ("pi", "infty"):
+            return Node("constant", text=name)
         if name == "frac":
             return Node("/", (self.argument(), self.argument()))
         if name == "binom":
@@ -248,6 +298,10 @@ class _Parser(Cursor):
             return Node("floor" if name == "lfloor" else "ceil", (inside,))
         if name in ("sum", "prod"):
             return self.series(name)
+        if name == "int":
+            return self.integral()
+        if name in ("overline", "bar", "hat", "tilde"):
+            return Node("apply", (self.argument(),), name)
         if name == "begin":
             return self.matrix()
         if name in FUNCTIONS:
@@ -280,7 +334,7 @@ class _Parser(Cursor):
             args = (*args, subscript)
         if power == Node("neg", (number("1"),)):
             return Node("call", args, "arc" + name)
-        node = Node("call", args, name)
+        node = Node("call", tuple(map(_in_radians, args)) if name in TRIGONOMETRIC else args, name)
         return node if power is None else Node("^", (node, power))
 
     def call_without_brackets(self) -> Node:
@@ -306,6 +360,24 @@ class _Parser(Cursor):
         stop = self.script()
         return Node(name, (start.args[1], stop, self.product()), start.args[0].text)
 
+    def integral(self) -> Node:
+        r"""Parse `\int_a^b f(x) dx`, whose differential ends it."""
+        self.expect("_")
+        low = self.script()
+        self.expect("^")
+        high = self.script()
+        names = [token.text if token.kind == "name" else "" for token in self.tokens]
+        end = next((at for at in range(self.position, len(names) - 1) if names[at] == "d" and names[at + 1]), None)
+        if end is None:
+            raise ParseError("an integral needs its differential")
+        body = _Parser([*self.tokens[self.position : end], Token("end", "")])
+        body.depth = self.depth
+        inside = Node("number", text="1", value=Fraction(1)) if end == self.position else body.sum()
+        if end != self.position and body.peek.kind != "end":
+            raise ParseError("not an integrand")
+        self.position = end + 2
+        return Node("int", (low, high, inside), names[end + 1])
+
     def matrix(self) -> Node:
         environment = self.environment_name()
         if environment == "array" and self.accept("{"):
@@ -315,12 +387,18 @@ class _Parser(Cursor):
                 self.position += 1
         rows: list[tuple[Node, ...]] = [()]
         while not self.accept("end"):
-            rows[-1] += (self.sum(),)
+            rows[-1] += (self.relation(),)
+            while self.peek.kind == "separator" and environment in _LISTS:
+                self.position += 1
             while separator := self.accept("&", "\\\\"):
                 if separator == "\\\\" and not self.next_is("end"):
                     rows.append(())
         if self.environment_name() != environment or len({len(row) for row in rows}) != 1:
             raise ParseError("not a rectangular matrix")
+        if environment in _LISTS:
+            if len(rows[0]) != 1:
+                raise ParseError("not a list of equations")
+            return Node("list", tuple(row[0] for row in rows)) if len(rows) > 1 else rows[0][0]
         return Node("matrix", tuple(Node("row", row) for row in rows))
 
     def environment_name(self) -> str:
@@ -331,6 +409,13 @@ class _Parser(Cursor):
                 raise ParseError("unclosed environment")
             name += self.peek.text
             self.position += 1
-        if name not in ("matrix", "pmatrix", "bmatrix", "array", "smallmatrix"):
+        if name not in _MATRICES | _LISTS:
             raise ParseError(f"unknown environment {name}")
         return name
+
+
+def _in_radians(node: Node) -> Node:
+    """Return an angle with each part in degrees converted."""
+    if node.op == "unit" and node.text in ("degree", "degrees"):
+        return Node("*", (node.args[0], Node("/", (Node("constant", text="pi"), number("180")))))
+    return replace(node, args=tuple(map(_in_radians, node.args)))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cmp_to_key
 
 from rlmods.reward.grader.evaluate import evaluate, free_names, spend
-from rlmods.reward.grader.numbers import Value, as_mp, close, is_real, mp
+from rlmods.reward.grader.numbers import Value, as_mp, close, is_real, mp, scale
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
 
@@ -36,15 +37,28 @@ class RealSet:
     __hash__ = None  # type: ignore[assignment]
 
 
+REALS = RealSet((Piece(-mp().inf, False, mp().inf, False),))
+
+
 def real_set(node: Node) -> RealSet:
-    """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of those; otherwise raise ParseError."""
+    """Return the set of a bracket pair, a set in braces, an inequality in one unknown or a union of those; otherwise raise ParseError.
+
+    A list of conditions is their intersection, or their union if joined by "or"; a list of sets is their union.
+    """
     if node.op == "rel":
         return _from_relation(node)
     if node.op == "list":
-        return combine([real_set(item) for item in node.args], any)
+        conditions = all(item.op == "rel" for item in node.args)
+        members = [real_set(item) for item in node.args]
+        if conditions and node.text != "or":
+            members = [member for member in members if member != REALS] or members[:1]
+        combined = combine(members, all if conditions and node.text != "or" else any)
+        if len(members) > 1 and combined in members:
+            raise ParseError("alternatives, of which one is the whole set")
+        return combined
     if node.op in ("cup", "cap", "setminus"):
-        members: dict[str, Callable[[list[bool]], bool]] = {"cup": any, "cap": all, "setminus": lambda inside: inside[0] and not inside[1]}
-        return combine([real_set(arg) for arg in node.args], members[node.op])
+        rules: dict[str, Callable[[list[bool]], bool]] = {"cup": any, "cap": all, "setminus": lambda inside: inside[0] and not inside[1]}
+        return combine([real_set(arg) for arg in node.args], rules[node.op])
     if node.op == "group" and node.text == r"\{\}":
         return combine([RealSet((Piece(x, True, x, True),)) for x in map(_number, node.args)], any)
     if node.op == "group" and len(node.args) == 2:
@@ -79,16 +93,30 @@ def _from_relation(node: Node) -> RealSet:
     if operators == ["in"]:
         return real_set(node.args[1])
     unknowns = [arg for arg in node.args if free_names(arg)]
-    if any(operator not in FLIPPED for operator in operators) or len({unknown.text for unknown in unknowns}) != 1:
+    if (
+        any(operator not in FLIPPED for operator in operators)
+        or len({(arg.args[0] if arg.op == "abs" else arg).text for arg in unknowns}) != 1
+    ):
         raise ParseError("not an inequality in one unknown")
     halves = []
     for operator, left, right in zip(operators, node.args[:-1], node.args[1:], strict=True):
-        if _is_unknown(right):
+        if _is_unknown(right) or right.op == "abs":
             left, right, operator = right, left, FLIPPED[operator]
+        if left.op == "abs" and _is_unknown(left.args[0]):
+            halves.append(_within(operator, _number(right)))
+            continue
         if not _is_unknown(left):
             raise ParseError("not an inequality in one unknown")
         halves.append(_half_line(operator, _number(right)))
     return combine(halves, all)
+
+
+def _within(operator: str, x: Value) -> RealSet:
+    """Return the numbers whose size has the relation `operator` to x."""
+    if not as_mp(x) > 0:
+        raise ParseError("an absolute value needs a positive bound")
+    halves = [_half_line(operator, x), _half_line(FLIPPED[operator], scale(x, Fraction(-1)))]
+    return combine(halves, all if operator[0] == "<" or operator == "!=" else any)
 
 
 def _half_line(operator: str, x: Value) -> RealSet:

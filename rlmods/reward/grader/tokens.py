@@ -5,6 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from rlmods.reward.grader.style import clean
+from rlmods.reward.grader.units import WORDS, read_unit
+
+__all__ = ["FUNCTIONS", "ParseError", "Token", "clean", "tokenize"]
+
 MAX_TOKENS = 400
 MAX_DIGITS = 400
 
@@ -20,22 +25,25 @@ class Token:
     text: str
 
 
-FUNCTIONS = frozenset((
-    "sin", "cos", "tan", "cot", "sec", "csc", "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
+TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
+FUNCTIONS = TRIGONOMETRIC | frozenset((
+    "arcsin", "arccos", "arctan", "sinh", "cosh", "tanh", "ln", "log", "lg", "exp",
     "sqrt", "arcsec", "arccsc", "arccot", "asin", "acos", "atan", "min", "max", "gcd", "lcm",
 ))  # fmt: skip
 GREEK = frozenset((
     "alpha", "beta", "gamma", "delta", "epsilon", "varepsilon", "zeta", "eta", "theta", "vartheta", "iota", "kappa", "lambda", "mu",
     "nu", "xi", "rho", "sigma", "tau", "upsilon", "phi", "varphi", "chi", "psi", "omega", "Gamma", "Delta", "Theta", "Lambda", "Xi",
-    "Sigma", "Phi", "Psi", "Omega", "ell",
+    "Sigma", "Phi", "Psi", "Omega", "ell", "angle", "measuredangle", "triangle", "odot", "integers", "naturals", "rationals", "complexes",
 ))  # fmt: skip
 _CONSTANTS = {
     "pi": "pi",
     **dict.fromkeys(("infty", "infinity", "inf", "oo"), "infty"),
     **dict.fromkeys(("emptyset", "varnothing"), "emptyset"),
+    "reals": "reals",
 }
 _STRUCTURE = frozenset((
-    "frac", "binom", "choose", "sum", "prod", "overline", "begin", "end", "lfloor", "rfloor", "lceil", "rceil", "mod", "pmod",
+    "frac", "binom", "choose", "over", "sum", "prod", "int", "overline", "bar", "hat", "tilde", "begin", "end", "lfloor", "rfloor", "lceil",
+    "rceil", "mod", "pmod",
 ))  # fmt: skip
 _SYNONYMS = {
     **dict.fromkeys(("dfrac", "tfrac", "cfrac"), "frac"),
@@ -45,69 +53,33 @@ _SYNONYMS = {
     **dict.fromkeys(("ge", "geq", "geqslant"), ">="),
     **dict.fromkeys(("ne", "neq"), "!="),
     **dict.fromkeys(("lvert", "rvert", "vert", "mid"), "|"),
+    **dict.fromkeys(("land", "wedge"), "and"),
+    **dict.fromkeys(("lor", "vee"), "or"),
     **{"lt": "<", "gt": ">", "approx": "~=", "in": "in", "pm": "+-", "mp": "-+", "div": "/", "colon": ":", "langle": "(", "rangle": ")"},
-    **{"cup": "cup", "cap": "cap", "setminus": "setminus", "lbrace": r"\{", "rbrace": r"\}", "bmod": "mod"},
+    **{"cup": "cup", "cap": "cap", "setminus": "setminus", "smallsetminus": "setminus", "backslash": "setminus"},
+    **{"lbrace": r"\{", "rbrace": r"\}", "bmod": "mod", "widehat": "hat", "widetilde": "tilde", "iint": "iint"},
 }
-_OPERATORS = frozenset(_SYNONYMS.values()) - {"frac", "binom", "mod"}
-UNITS = {
-    **dict.fromkeys(("meter", "meters", "metre", "metres"), "m"),
-    **dict.fromkeys(("cm", "centimeter", "centimeters"), "cm"),
-    **dict.fromkeys(("mm", "millimeter", "millimeters"), "mm"),
-    **dict.fromkeys(("km", "kilometer", "kilometers"), "km"),
-    **dict.fromkeys(("kg", "kilogram", "kilograms"), "kg"),
-    **dict.fromkeys(("ft", "foot", "feet"), "ft"),
-    **dict.fromkeys(("inch", "inches"), "in"),
-    **dict.fromkeys(("minute", "minutes"), "min"),
-    **dict.fromkeys(("hour", "hours", "hr", "hrs"), "hour"),
-    **dict.fromkeys(("sec", "second", "seconds"), "s"),
-    **{alias: alias for alias in ("day", "week", "month", "year", "mile", "yard", "gram", "liter", "dollar", "cent", "mph", "GB", "MB")},
-    **{alias + "s": alias for alias in ("day", "week", "month", "year", "mile", "yard", "gram", "liter", "dollar", "cent")},
-    **{"degree": "degree", "degrees": "degree", "sq": "sq", "cu": "cu", "rad": "rad", "radians": "rad", "units": "unit", "unit": "unit"},
-}
-"""Unit words and their canonical form. Answers with two different known units are different."""
+_OPERATORS = frozenset(_SYNONYMS.values()) - {"frac", "binom", "mod", "hat", "tilde", "and", "or", "iint"}
 _NUMBER_WORDS = frozenset((
     "hundred", "thousand", "million", "billion", "trillion", "dozen", "half", "quarter", "times", "squared", "cubed", "factorial",
     "over", "plus", "minus", "not",
 ))  # fmt: skip
+NEGATIONS = frozenset(("not", "no", "isnt", "never", "wrong", "incorrect", "false", "except", "without", "unlike"))
+"""Words that reverse what they are written beside, so that `\text{Not } = 5` is no label of 5."""
 
-_INVISIBLE = (
-    r"\s+|~|\\[ ,;:!>]|\\(?:q?quad|displaystyle|textstyle|limits|nolimits|left\.?|right\.?|[bB]igg?[lr]?|phantom\{\s*\})(?![A-Za-z])"
-)
+_TEXT = r"\\(?:text|textbf|textit|textrm|textsf|texttt|textup|textmd|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|operatorname|bold)"
 _TOKEN = re.compile(
-    rf"(?P<skip>{_INVISIBLE})"
-    r"|\\(?:text|textbf|textit|textrm|mbox|mathrm|mathbf|mathit|mathsf|operatorname|boldsymbol|bold)\s*\{(?P<text>[^{}]*)\}"
+    r"(?P<skip>\s+|~|\\[ ,;:!>])"
+    rf"|{_TEXT}\*?\s*\{{(?P<text>[^{{}}\\$]*)\}}"
+    rf"|(?P<wrapper>{_TEXT}\*?\s*(?=\{{))"
     r"|(?P<repeating>\d*\.\d*)\\overline\s*\{(?P<period>\d+)\}"
     r"|(?P<number>\d{1,3}(?:,\d{3})+(?!\d)(?:\.\d+)?|\d+\.?\d*(?:[eE][+-]?\d+)?|\.\d+)"
     r"|\\(?P<command>[A-Za-z]+)"
     r"|(?P<word>[A-Za-z]+)"
-    r"|(?P<op>\\\\|\\[{}|%#&]|<=|>=|!=|~=|[-+*/^_=<>(){}\[\]|:;,!%&'])"
+    r"|(?P<op>\\\\|\\[{}|%#&]|<=|>=|!=|~=|[-+*/^_=<>(){}\[\]|:;,!%&'°])",
+    re.ASCII,
 )
-_UNICODE = str.maketrans(
-    {
-        **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
-        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
-        **{"≤": "<=", "≥": ">=", "≠": "!=", "≈": "~=", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset "},
-        **{"π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "°": "", "€": "", "£": "", "’": "'"},
-        **{"\u00a0": " ", "\u200b": "", "\u200d": "", "\ufeff": ""},
-    }
-)
-_DEGREES = re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree\b|\\circ\b")
-_DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
-_MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
-_NEGATIVE_SPACE = re.compile(r"\\!\s*")
-_THIN_SPACE = re.compile(r"(?<=\d)\\,(?=\d{3}(?!\d))")
-_TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s.,;:~])+\Z")
-_BRACED_COMMA = re.compile(r"\s*\\?\{\s*,\s*\\?\}\s*")
-
-
-def clean(text: str) -> str:
-    """Return `text` without parts without meaning: math delimiters, currency and degree signs, unusual Unicode, trailing punctuation."""
-    text = text.translate(_UNICODE)
-    if r"\begin" not in text:
-        text = _DOUBLED.sub(r"\\", text)
-    text = _THIN_SPACE.sub("", text)
-    text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("", _MATH_DELIMITERS.sub("", text)))
-    return _TRAILING.sub("", _BRACED_COMMA.sub(",", text)).strip()
+_CONTENT = re.compile(r"[-+]?[\d.,]*\d", re.ASCII)
 
 
 def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
@@ -123,7 +95,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
             raise ParseError(f"unknown character {text[position]!r}")
         position = match.end()
         kind, matched = match.lastgroup, match[0]
-        if kind == "skip":
+        if kind in ("skip", "wrapper"):
             continue
         if kind == "number" and "," in matched and (depth > 0 or not thousands):
             matched = matched.split(",", 1)[0]
@@ -145,31 +117,43 @@ def _classify(kind: str, matched: str, previous: Token | None) -> list[Token]:
         name = {r"\%": "%", r"\|": "|", r"\&": "&"}.get(matched, matched)
         return [Token("separator", name) if name in (",", ";") else Token("op", name)]
     if kind == "text":
-        return _prose(matched.strip())
+        return _prose(matched.strip(), previous)
     if kind == "command":
         return [_command(matched)]
     return _word(matched, previous)
 
 
-def _prose(words: str) -> list[Token]:
-    words = words.strip("., ")
+def _prose(words: str, previous: Token | None) -> list[Token]:
+    words = words.replace("~", " ").strip("., ")
+    after_quantity = previous is not None and (previous.kind == "number" or previous.text in ("}", ")", "/", "*"))
+    if "^" in words and read_unit(words) is None:
+        return tokenize(words)[:-1]
     if words in ("and", "or"):
         return [Token("separator", words)]
     if not words:
         return []
+    if after_quantity and read_unit(words) is not None:
+        return [Token("text", words)]
     if len(words) == 1 and words.isalpha():
         return [Token("name", words)]
-    if words.replace(".", "", 1).isdecimal() and words.isascii():
-        return [Token("number", words)]
+    if (literal := _CONTENT.match(words)) is not None:
+        rest = words[literal.end() :].strip()
+        sign = [Token("op", literal[0][0])] if literal[0][0] in "+-" else []
+        number = Token("number", literal[0].lstrip("+-").replace(",", ""))
+        return [*sign, *tokenize(number.text)[:-1], *(_prose(rest, number) if rest else [])]
     if words in FUNCTIONS:
         return [Token("word", words)]
     if words in ("percent", "pct", "%"):
         return [Token("op", "%")]
+    if words in _CONSTANTS:
+        return [Token("word", _CONSTANTS[words])]
     return [Token("text", words)]
 
 
 def _command(name: str) -> Token:
     name = _SYNONYMS.get(name, name)
+    if name in ("and", "or"):
+        return Token("separator", name)
     if name in _OPERATORS:
         return Token("op", name)
     if name in _CONSTANTS:
@@ -183,7 +167,8 @@ def _command(name: str) -> Token:
 
 def _word(letters: str, previous: Token | None) -> list[Token]:
     """Tokens of a run of letters: a function, a constant, a separator, a unit, prose, or otherwise a product of symbols."""
-    if letters in FUNCTIONS and not (letters == "sec" and previous is not None and previous.kind == "number"):
+    after_number = previous is not None and previous.kind == "number"
+    if letters in FUNCTIONS and not (letters in ("sec", "min") and after_number):
         return [Token("word", letters)]
     if letters in _CONSTANTS:
         return [Token("word", _CONSTANTS[letters])]
@@ -191,8 +176,8 @@ def _word(letters: str, previous: Token | None) -> list[Token]:
         return [Token("separator", letters)]
     if letters in ("percent", "pct"):
         return [Token("op", "%")]
-    if letters.lower() in _NUMBER_WORDS:
+    if letters.lower() in _NUMBER_WORDS and not (previous is not None and previous.kind == "text" and read_unit(previous.text)):
         raise ParseError(f"number word: {letters}")
-    if len(letters) > 3 or letters in UNITS:
+    if len(letters) > 3 or (letters in WORDS and (after_number or len(letters) > 1)):
         return [Token("text", letters)]
     return [Token("name", letter) for letter in letters]

@@ -1,0 +1,109 @@
+"""Removal of what an answer looks like: styles, colours, boxes, spaces, math delimiters, currency signs and unusual Unicode.
+
+All patterns are applied to texts of at most `MAX_CHARS` characters.
+"""
+
+from __future__ import annotations
+
+import re
+
+MAX_CHARS = 1000
+"""Longer texts are not answers; this bounds the input of every pattern and of the parser."""
+
+_SWITCH = re.compile(
+    r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|"
+    r"bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|therefore|no?limits|limits|"
+    r"left\.?|right\.?|middle|[bB]igg?[lrm]?|hfill|enspace|thinspace)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))|"
+    r"\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
+)
+"""Commands that only change how what follows looks, and invisible ones with their argument."""
+_COLOUR = re.compile(r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}")
+_WRAPPER = re.compile(
+    r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathop|mathord|vec|overrightarrow|"
+    r"smash)\*?(?![A-Za-z])\s*"
+)
+"""Commands whose argument, in braces, is what counts."""
+_NUMBER_SETS = re.compile(
+    r"\\(?:mathbb|mathbf|mathds|Bbb|bb)\s*(?:\{\s*([RZNQC])\s*\}|([RZNQC])(?![A-Za-z]))|\\([RZNQ])(?![A-Za-z])|([ℝℤℕℚℂ])"
+)
+_NUMBER_SET = {
+    **dict.fromkeys("Rℝ", r"\reals "),
+    **dict.fromkeys("Zℤ", r"\integers "),
+    **dict.fromkeys("Nℕ", r"\naturals "),
+    **dict.fromkeys("Qℚ", r"\rationals "),
+    **dict.fromkeys("Cℂ", r"\complexes "),
+}
+UNICODE = str.maketrans(
+    {
+        **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
+        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
+        **{"≤": "<=", "≥": ">=", "≠": "!=", "≈": "~=", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus "},
+        **{"π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "∠": r"\angle ", "€": "", "£": "", "¥": "", "₹": "", "’": "'", "½": r"\frac12 "},
+        **{
+            "\u00a0": " ",
+            "\u2009": " ",
+            "\u202f": " ",
+            "\u200b": "",
+            "\u200d": "",
+            "\ufeff": "",
+            "：": ":",
+            "，": ",",
+            "（": "(",
+            "）": ")",
+        },
+    }
+)
+_DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
+_DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
+_CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
+_CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
+_CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
+_LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
+_TEXT_PERCENT = re.compile(r"\\(?:text|mathrm|textrm)\s*\{\s*\\?%\s*\}")
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
+_NEGATIVE_SPACE = re.compile(r"\\!\s*")
+_SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII)
+_SPACE = re.compile(r"\\[,; ]|[ ~]")
+_TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z")
+_BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
+
+
+def clean(text: str) -> str:
+    """Return `text` without style. `^\\circ` becomes a degree sign."""
+    text = text.translate(UNICODE)
+    if r"\begin" not in text:
+        text = _DOUBLED.sub(r"\\", text)
+    text = _TEXT_PERCENT.sub("%", text)
+    text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)
+    text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub("", text)))
+    if "\\" in text:
+        text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", text)))
+    text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text))
+    text = _TRAILING.sub("", text).strip()
+    while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
+        text = text[1:-1].strip()
+    return text
+
+
+def clean_pair(answer: str, gold: str) -> tuple[str, str]:
+    """Return an answer and its gold without style. Currency signs become units where the other text has another one, or words."""
+    marks, gold_marks = (set(_CURRENCY_SIGN.findall(text)) for text in (answer, gold))
+    others = (answer if not marks else "", gold if not gold_marks else "")
+    if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
+        answer, gold = (_CURRENCY.sub(_currency_unit, text) for text in (answer, gold))
+    return clean(answer), clean(gold)
+
+
+def _currency_unit(match: re.Match[str]) -> str:
+    return rf"{match[2]}\text{{ {_CURRENCIES[match[1]]}}}"
+
+
+def closing_brace(text: str, start: int) -> int | None:
+    """Return the position of the brace that closes the group whose content begins at `start`, or None."""
+    depth = 1
+    for match in _BRACE.finditer(text, start):
+        depth += {"{": 1, "}": -1}.get(match[0], 0)
+        if depth == 0:
+            return match.start()
+    return None
