@@ -10,6 +10,8 @@ from typing import Any
 
 from . import judge, names, serve
 
+names.standard_names()  # imported by the server, once for all processes
+
 
 def main(mode: str, ends: dict[str, int]) -> None:
     """Read the job from its descriptor and run it. Called in a process that is already confined."""

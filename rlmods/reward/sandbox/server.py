@@ -4,6 +4,7 @@ The server gets only file descriptors and limits: it never reads code, tests or 
 only client is `run`; when the client is gone, the server kills all processes that it started and exits.
 """
 
+import gc
 import json
 import os
 import select
@@ -39,6 +40,7 @@ def main(control_fd: int) -> None:
         _send(control, {"error": f"{type(error).__name__}: {error}"})
         return
     _keep_folder_listings()
+    gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
     _send(control, {"pid": os.getpid()})
     Server(control, prepared, module).run()
 
