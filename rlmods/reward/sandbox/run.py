@@ -26,6 +26,8 @@ PACKAGE = Path(__file__).resolve().parent
 BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import server; sys.path.pop(); server.main(int(sys.argv[2]))"
 ENVIRONMENT = {"HOME": "/", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """All that a confined process finds in its environment."""
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Memory in huge pages for servers that have imported packages: a fork then copies few page tables, and takes a third of the time."""
 FILE_BYTES = 2**20
 """Largest file that can be written. With walls, none can; this applies to `confined=False`."""
 PIPE_BYTES = 65536
@@ -168,12 +170,12 @@ class _Server:
         self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  closed by `_end_server`
         with other:
             self.process = subprocess.Popen(
-                [sys.executable, "-E", "-P", "-s", "-S", "-c", BOOT, str(PACKAGE.parent), str(other.fileno())],
+                [sys.executable, "-P", "-s", "-S", "-c", BOOT, str(PACKAGE.parent), str(other.fileno())],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
                 cwd="/",
-                env=ENVIRONMENT,
+                env=ENVIRONMENT | (HUGE_PAGES if module != "child" else {}),
                 pass_fds=(other.fileno(),),
                 start_new_session=True,  # survives the kill of this process's group, to kill what it has started
             )
