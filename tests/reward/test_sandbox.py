@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.reward.sandbox import run as run_module
 from rlmods.reward.sandbox import walls
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.tests import grade, read_tests, same_output
@@ -135,6 +136,20 @@ class TestHarm:
         assert list(tmp_path.iterdir()) == []
         assert len(os.listdir("/proc/self/fd")) == before
 
+    def test_without_walls_descendants_in_sessions_of_their_own_are_killed(self) -> None:
+        source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(300)\n    os._exit(0)\n"
+        source += "time.sleep(0.3)\nprint('done')"
+        assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
+        server = run_module._server("child", Limits(confined=False)).process.pid
+        assert children(server) == []
+
+    def test_a_server_that_was_killed_is_replaced(self) -> None:
+        assert run("print(1)").stdout == "1\n"
+        server = run_module._server("child", LIMITS).process
+        server.kill()
+        server.wait()
+        assert run("print(1)").stdout == "1\n"
+
     def test_failing_to_start_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.sandbox.run.BOOT", "import sys; sys.exit('no such thing')")
         monkeypatch.setattr("rlmods.reward.sandbox.run._SERVERS", {})
@@ -144,6 +159,18 @@ class TestHarm:
     def test_unsupported_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.platform", "darwin")
         assert walls.missing_support() == "darwin has neither Landlock nor seccomp"
+
+    def test_missing_seccomp_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(walls, "_SECCOMP_MODE_FILTER", 99)  # as a kernel without filters answers: invalid
+        assert walls.missing_support() == "this kernel or container has no seccomp filters"
+
+    def test_processes_share_no_state(self) -> None:
+        """A forked process inherits nothing of the others' code, tests or random numbers."""
+        code = "import random, gc\nprint(random.random(), sum('MARK' + 'ER' in str(o)[:10000] for o in gc.get_objects() if isinstance(o, (str, list, dict))))"
+        run_tests("def f(): return 'MARK' 'ER'", ["assert f() == 'MARK' 'ER'"], LIMITS)
+        first, second = run(code).stdout.split(), run(code).stdout.split()
+        assert first[0] != second[0]
+        assert first[1] == second[1] == "0"
 
 
 def passed(source: str, *tests: str, entry_point: str | None = None) -> list[bool]:

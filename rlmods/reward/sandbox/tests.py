@@ -87,7 +87,7 @@ def _parse(test: str) -> ast.Module:
     needy = [f.name for f in tree.body if isinstance(f, ast.FunctionDef) and f.name.startswith("test_") and len(f.args.args) > len(f.args.defaults)]
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     if missing := [name for name in needy if name not in called]:
-        raise ValueError(f"the unit test {missing[0]} takes arguments, and nothing calls it")
+        raise ValueError(f"unit tests need arguments that nothing passes: {missing[0]}")
     return tree
 
 
