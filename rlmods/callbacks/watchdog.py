@@ -58,6 +58,7 @@ class Watchdog(Callback):
         self._publish(learner)
         trainer.strategy.barrier()
         self._stop.clear()
+        self._set_timer()
         self._thread = threading.Thread(target=self._watch, args=(learner,), name="watchdog", daemon=True)
         self._thread.start()
 
@@ -95,6 +96,10 @@ class Watchdog(Callback):
         state = {"progress": learner.timer.progress, "phase": learner.timer.phase, "iteration": learner.iteration + 1}
         self._store.publish(forward_count=self._forward_count, **state, **changes)
 
+    def _set_timer(self) -> None:
+        if sys.__stderr__ is not None:  # as in a program without a console
+            faulthandler.dump_traceback_later(self.timeout_s + self.lost_s, exit=True, file=sys.__stderr__)
+
     def _wait_for_lost(self) -> str | None:
         """Return the message for a lost rank, which may take a few heartbeats to show; None if there is none."""
         deadline = time.monotonic() + 3 * self.interval_s + 1
@@ -111,7 +116,7 @@ class Watchdog(Callback):
     def _watch(self, learner: Any) -> None:
         """Loop of the thread; the main thread may be blocked in a collective."""
         while not self._stop.wait(self.interval_s):
-            faulthandler.dump_traceback_later(self.timeout_s + self.lost_s, exit=True, file=sys.__stderr__)
+            self._set_timer()
             try:
                 self._publish(learner)
                 self._store.poll()

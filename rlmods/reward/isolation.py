@@ -37,7 +37,12 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
         raise ValueError(f"the score is {value}: return a finite number, or None to abstain")
     correctness = None if correct is None or correct[0] is None else bool(correct[0])
     columns = {name: column[0] for name, column in getattr(result, "columns", {}).items()}
-    scores = {"value": value, "correct": correctness, "counts": {str(name): int(count) for name, count in (counts or {}).items()}, "columns": columns}
+    scores = {
+        "value": value,
+        "correct": correctness,
+        "counts": {str(name): int(count) for name, count in (counts or {}).items()},
+        "columns": columns,
+    }
     return scores | {"monitored": bool(getattr(result, "monitored", False))}
 
 

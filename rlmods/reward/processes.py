@@ -11,7 +11,6 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-
 MAX_REPLY_BYTES = 64 * 2**20
 
 

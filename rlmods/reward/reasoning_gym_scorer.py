@@ -14,7 +14,11 @@ TARGET = f"{__name__}:work"
 def work(job: tuple[Any, ...]) -> float | None:
     """Do one job of `TaskScore`: (limits) starts the server of confined processes, (limits, task, answer, entry) scores an answer."""
     limits, *call = job
-    return score(*call, limits=limits) if call else check("scorer", _limits(limits))
+    if not call:
+        check("scorer", _limits(limits))
+        return None
+    task, answer, entry = call
+    return score(task, answer, entry, limits)
 
 
 def score(task: str, answer: str, entry: dict[str, Any], limits: Iterable[tuple[str, Any]] = ()) -> float:

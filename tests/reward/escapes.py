@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (code in one line)
 """Attempts of sandboxed code to do harm or to cheat, and tables of how they end.
 
 `python -m tests.reward.escapes` prints one row for each Landlock ABI.
@@ -5,6 +6,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import subprocess
@@ -138,7 +140,7 @@ CHEATS = {
     "closes its descriptors": "import os\nos.closerange(0, 64)\ndef f(x): return 2",
     "a signal at once": "import signal, os\nsignal.setitimer(signal.ITIMER_REAL, 0.01)\ndef f(x):\n    while True: pass",
     "a thread that outlives": "import threading, os\ndef speak():\n    while True:\n        for n in range(3, 64):\n"
-    '            try: os.write(n, b\'{"value": 2}\\n\')\n            except OSError: pass\n'
+    "            try: os.write(n, b'{\"value\": 2}\\n')\n            except OSError: pass\n"
     "threading.Thread(target=speak).start()\ndef f(x): return 7",
     "patches the server": "import sys\nfor m in list(sys.modules.values()):\n    for k in ('encode', 'decode', 'describe', 'find'):\n"
     "        if hasattr(m, k):\n            try: setattr(m, k, lambda *a, **k: True)\n            except Exception: pass\ndef f(x): return 7",
@@ -214,7 +216,7 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
         result = grade(style.source, style.tests, style.entry_point, {"timeout_s": 5.0, **limits}, False)
         refused += [name] if result["passed"] != result["total"] else []
     return {
-        "user": "root" if os.getuid() == 0 else "not root",
+        "capabilities": _capabilities(),
         **limits,
         "escapes": f"{len(escaped)} of {len(HARM)}",
         "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS)}",
@@ -223,18 +225,32 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def rows(abis: Sequence[int] = (1, 2, 3, 4), users: Sequence[int] = (0, 65534)) -> list[dict[str, Any]]:
-    """Return `row` for each Landlock ABI, as each of `users` (by default root, and one without capabilities) if this process is root."""
+def rows(abis: Sequence[int] = (1, 2, 3, 4), capabilities: Sequence[bool] = (True, False)) -> list[dict[str, Any]]:
+    """Return `row` for each Landlock ABI, with the capabilities of this process (of root, all) and without any."""
     found = []
-    for user in users if os.getuid() == 0 else (os.getuid(),):
+    for keep in capabilities:
         for abi in abis:
-            command = [sys.executable, "-m", "tests.reward.escapes", json.dumps({"landlock_abi": abi})]
-            done = subprocess.run(command, user=user, group=user, extra_groups=[], capture_output=True, text=True, check=True, cwd=ROOT,
-                                  env=os.environ | {"PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"})  # fmt: skip
+            command = [sys.executable, "-m", "tests.reward.escapes", json.dumps({"landlock_abi": abi}), "keep" if keep else "drop"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)})
             found.append(json.loads(done.stdout.splitlines()[-1]))
     return found
 
 
+def _drop_capabilities() -> None:
+    """Give up all capabilities, also those that root gets back with a new program."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    for capability in range(64):
+        libc.prctl(24, capability, 0, 0, 0)  # PR_CAPBSET_DROP
+    libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)())
+
+
+def _capabilities() -> bool:
+    text = Path("/proc/self/status").read_text()
+    return int(text.split("CapEff:")[1].split()[0], 16) != 0
+
+
 if __name__ == "__main__":
+    if sys.argv[2:] == ["drop"]:
+        _drop_capabilities()
     for found in [row(json.loads(sys.argv[1]))] if len(sys.argv) > 1 else rows():
         print(json.dumps(found), flush=True)

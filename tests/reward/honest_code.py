@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (code in one line)
 """Right code in the styles that models and data sets use, each with unit tests that it must pass."""
 
 from __future__ import annotations

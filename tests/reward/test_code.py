@@ -61,7 +61,8 @@ class TestCode:
     @pytest.mark.parametrize(
         "tests",
         [
-            "def helper():\n    assert add(1, 2) == 3", "def check(candidate):\n    pass", "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    pass",
+            "def helper():\n    assert add(1, 2) == 3", "def check(candidate):\n    pass",
+            "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    pass",
             ["assert add(1, 2) == 3", "print('no test')"], "if __name__ == 'tests':\n    assert add(1, 2) == 3",
         ],
     )  # fmt: skip
@@ -70,7 +71,13 @@ class TestCode:
             Code().check_prompt(with_code(RIGHT, tests, entry_point="add").prompt)
 
     @pytest.mark.parametrize(
-        "tests", [ADD, "def test_add():\n    assert add(1, 2) == 3", "for n in range(3):\n    assert add(n, n) == 2 * n", {"inputs": ["1"], "outputs": ["2"]}]
+        "tests",
+        [
+            ADD,
+            "def test_add():\n    assert add(1, 2) == 3",
+            "for n in range(3):\n    assert add(n, n) == 2 * n",
+            {"inputs": ["1"], "outputs": ["2"]},
+        ],
     )
     def test_tests_that_test_something_are_not(self, tests: Any) -> None:
         Code().check_prompt(with_code(RIGHT, tests).prompt)

@@ -17,7 +17,7 @@ from rlmods.reward.sandbox import walls
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.tests import grade, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
-from tests.reward.escapes import CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home
+from tests.reward.escapes import CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
 from tests.reward.honest_code import STYLES
 
 pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
@@ -87,7 +87,19 @@ class TestHarm:
 
     def test_succeeds_without_walls(self) -> None:
         """Shows that the attempts above fail because of the walls."""
-        harmless = ("home", "list", "passwords", "write", "make a folder", "mode", "times", "socket", "process", "own affinity", "watch files")
+        harmless = (
+            "home",
+            "list",
+            "passwords",
+            "write",
+            "make a folder",
+            "mode",
+            "times",
+            "socket",
+            "process",
+            "own affinity",
+            "watch files",
+        )
         for what in (*harmless, "truncate a readable file", "truncate by opening", "names of installed packages", "rename"):
             with home() as folder:
                 assert escape(what, folder, {"confined": False, "timeout_s": 3.0}) is not None, what
@@ -137,7 +149,8 @@ class TestHarm:
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_without_walls_descendants_in_sessions_of_their_own_are_killed(self) -> None:
-        source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(300)\n    os._exit(0)\n"
+        source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n"
+        source += "        time.sleep(300)\n    os._exit(0)\n"
         source += "time.sleep(0.3)\nprint('done')"
         assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
         server = run_module._server("child", Limits(confined=False)).process.pid
@@ -166,7 +179,10 @@ class TestHarm:
 
     def test_processes_share_no_state(self) -> None:
         """A forked process inherits nothing of the others' code, tests or random numbers."""
-        code = "import random, gc\nprint(random.random(), sum('MARK' + 'ER' in str(o)[:10000] for o in gc.get_objects() if isinstance(o, (str, list, dict))))"
+        code = (
+            "import random, gc\nfound = ['MARK' + 'ER' in str(o)[:10000] for o in gc.get_objects() if isinstance(o, (str, list, dict))]\n"
+        )
+        code += "print(random.random(), sum(found))"
         run_tests("def f(): return 'MARK' 'ER'", ["assert f() == 'MARK' 'ER'"], LIMITS)
         first, second = run(code).stdout.split(), run(code).stdout.split()
         assert first[0] != second[0]
@@ -233,10 +249,20 @@ def test_honest_code_passes(name: str) -> None:
     assert result["passed"] == result["total"]
 
 
+def test_table() -> None:
+    """The rows of `make redteam`; the newest Landlock with capabilities is tested above."""
+    [row] = rows(abis=(1,), capabilities=(False,))
+    assert (row["landlock_abi"], row["capabilities"]) == (1, False)
+    assert row["escapes"].startswith("0 of ")
+    assert row["cheats paid"].startswith("0 of ")
+    assert row["which"] == ["null device"]
+
+
 class TestObjects:
     """What the tests believe of objects that stay with the code."""
 
-    ALWAYS = "class Point:\n    def __init__(self, x): self.x = x\n    __eq__ = __lt__ = __contains__ = lambda *_: True\ndef f(x): return Point(0)\n"
+    ALWAYS = "class Point:\n    def __init__(self, x): self.x = x\n    __eq__ = __lt__ = __contains__ = lambda *_: True\n"
+    ALWAYS += "def f(x): return Point(0)\n"
 
     def test_an_object_that_equals_anything_equals_nothing(self) -> None:
         assert passed(self.ALWAYS, "assert f(1) == Point(1)", "assert Point(1) == f(1)") == [False, False]
@@ -263,7 +289,8 @@ class TestForms:
             "def test_f():\n    assert f(1) == {0}",
             "class TestF:\n    def test_f(self):\n        assert f(1) == {0}",
             "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), {0})",
-            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), {0})\nif __name__ == '__main__':\n    unittest.main()",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), {0})\n"
+            "if __name__ == '__main__':\n    unittest.main()",
             "if __name__ == '__main__':\n    assert f(1) == {0}",
             "def main():\n    assert f(1) == {0}\nif __name__ == '__main__':\n    main()",
             "async def test_f():\n    assert f(1) == {0}",
@@ -274,7 +301,9 @@ class TestForms:
     def test_run(self, test: str) -> None:
         assert passed(self.SOURCE, test.format(2), test.format(3)) == [True, False]
 
-    @pytest.mark.parametrize("test", ["pass", "def check():\n    assert f(1) == 2", "x = 1", "assert True", "if __name__ == 'tests':\n    assert f(1) == 3"])
+    @pytest.mark.parametrize(
+        "test", ["pass", "def check():\n    assert f(1) == 2", "x = 1", "assert True", "if __name__ == 'tests':\n    assert f(1) == 3"]
+    )
     def test_that_do_not_use_the_code_fail(self, test: str) -> None:
         assert passed(self.SOURCE, test) == [False]
 

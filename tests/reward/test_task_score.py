@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +43,8 @@ def test_settings_out_of_range(bad: dict[str, Any]) -> None:
         TaskScore(**bad)
 
 
-EVALUATING = ("binary_matrix", "countdown", "intermediate_integration", "n_queens", "number_sorting", "polynomial_multiplication", "puzzle24",
-              "simple_integration", "spiral_matrix", "string_insertion", "bitwise_arithmetic")  # fmt: skip
+EVALUATING = ("binary_matrix", "countdown", "intermediate_integration", "n_queens", "number_sorting", "polynomial_multiplication",
+              "puzzle24", "simple_integration", "spiral_matrix", "string_insertion", "bitwise_arithmetic")  # fmt: skip
 """Tasks whose scorers evaluate text."""
 HOSTILE = {
     "write": "open('{folder}/file', 'w').write('x')",
@@ -55,7 +56,7 @@ HOSTILE = {
     "attributes": "().__class__.__base__.__subclasses__()",
     "exec": "exec('import os')",
     "lambda": "(lambda: __import__('os')._exit(0))()",
-    "sympify": "sympify('__import__(\"os\").system(\"touch {folder}/file\")')",
+    "sympify": 'sympify(\'__import__("os").system("touch {folder}/file")\')',
     "lambdify": "lambdify((), Symbol('__import__(\"os\")'))()",
     "symbol": "Symbol('x').__class__",
     "gold": "entry['answer']",
@@ -64,7 +65,16 @@ HOSTILE = {
     "format": "'{{0.__class__}}'.format(1)",
     "keywords": "Symbol('x', **{{'commutative': exit()}})",
 }
-EXPENSIVE = ("9**9**9**9", "factorial(factorial(20))", "[0]*10**10", "(" * 5000, "1<<10**9", "x**(10**9)", "'a'*10**10", "binomial(10**9, 10**8)")
+EXPENSIVE = (
+    "9**9**9**9",
+    "factorial(factorial(20))",
+    "[0]*10**10",
+    "(" * 5000,
+    "1<<10**9",
+    "x**(10**9)",
+    "'a'*10**10",
+    "binomial(10**9, 10**8)",
+)
 
 
 @pytest.fixture(scope="module")
@@ -82,15 +92,15 @@ def test_hostile_answers(task: str, entries: dict[str, Any], tmp_path: Path, mon
     for what, text in HOSTILE.items():
         assert score(task, text.format(folder=tmp_path), entry) <= max(nonsense, 0.05), what
     for text in EXPENSIVE:
-        try:
+        with suppress(TimeoutError, ValueError):  # counted by the reward
             assert score(task, text, entry, limits=(("timeout_s", 3.0),)) <= max(nonsense, 0.05), text
-        except (TimeoutError, ValueError):  # counted by the reward
-            pass
     assert list(tmp_path.iterdir()) == []
     assert score(task, "no answer", entry) == nonsense
 
 
-@pytest.mark.parametrize("text", [*HOSTILE.values(), *EXPENSIVE, "x", "f(1)", "[1 for _ in '']", "1 if 2 else 3", "a.b", "f'{1}'", "{}", "1 < 2"])
+@pytest.mark.parametrize(
+    "text", [*HOSTILE.values(), *EXPENSIVE, "x", "f(1)", "[1 for _ in '']", "1 if 2 else 3", "a.b", "f'{1}'", "{}", "1 < 2"]
+)
 def test_evaluates_arithmetic_only(text: str) -> None:
     with pytest.raises((RefusedError, ZeroDivisionError)):
         evaluate(text)

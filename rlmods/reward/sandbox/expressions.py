@@ -1,8 +1,8 @@
 """Evaluation of arithmetic that comes as untrusted text, in place of `eval`.
 
-`evaluate` interprets the syntax tree of a text: numbers, texts, lists, tuples and arithmetic on them; no names, calls or attributes, so that
-there is nothing through which a text could reach Python. `guard_sympy` makes sympy's parser refuse, before it evaluates anything, all but
-arithmetic on numbers and symbols and calls of the functions of `FUNCTIONS`.
+`evaluate` interprets the syntax tree of a text: numbers, texts, lists, tuples and arithmetic on them; no names, calls or attributes, so
+that there is nothing through which a text could reach Python. `guard_sympy` makes sympy's parser refuse, before it evaluates anything, all
+but arithmetic on numbers and symbols and calls of the functions of `FUNCTIONS`.
 
 The length of a text, the depth of its tree and the size of its numbers are bounded.
 """
@@ -19,11 +19,59 @@ MAX_BITS = 100_000
 """Largest number, in bits, that an expression may need, with 1 bit for a symbol."""
 
 FUNCTIONS = frozenset(
-    "Integer Float Rational Symbol Add Mul Pow Abs abs sqrt cbrt root exp log ln sin cos tan cot sec csc asin acos atan atan2 acot asec acsc "
-    "sinh cosh tanh coth sech csch asinh acosh atanh acoth factorial binomial floor ceiling Min Max sign gamma erf erfc".split()
+    [
+        "Integer",
+        "Float",
+        "Rational",
+        "Symbol",
+        "Add",
+        "Mul",
+        "Pow",
+        "Abs",
+        "abs",
+        "sqrt",
+        "cbrt",
+        "root",
+        "exp",
+        "log",
+        "ln",
+        "sin",
+        "cos",
+        "tan",
+        "cot",
+        "sec",
+        "csc",
+        "asin",
+        "acos",
+        "atan",
+        "atan2",
+        "acot",
+        "asec",
+        "acsc",
+        "sinh",
+        "cosh",
+        "tanh",
+        "coth",
+        "sech",
+        "csch",
+        "asinh",
+        "acosh",
+        "atanh",
+        "acoth",
+        "factorial",
+        "binomial",
+        "floor",
+        "ceiling",
+        "Min",
+        "Max",
+        "sign",
+        "gamma",
+        "erf",
+        "erfc",
+    ]
 )
 """Functions of sympy that an expression may call: of numbers, and without an effect besides their result."""
-CONSTANTS = frozenset("pi E I oo".split())
+CONSTANTS = frozenset(["pi", "E", "I", "oo"])
 _MAKE_NUMBERS = ("Integer", "Float", "Rational", "Symbol")  # the functions that are called with a text
 
 _OPERATORS: dict[type, Callable[..., Any]] = {
@@ -137,15 +185,16 @@ def _bound(node: ast.expr, symbols: frozenset[str]) -> int:
         sizes = [_bits(argument, symbols) for argument in node.args]
         if name in ("factorial", "gamma", "binomial", "Pow") and any((_constant(argument) or 0) > 10_000 for argument in node.args):
             raise RefusedError("too large a number")
-        return max(1, sum(sizes)) * (1000 if name in ("factorial", "gamma", "binomial", "Pow", "exp", "cosh", "sinh") and max(sizes, default=0) > 1 else 1)
+        return max(1, sum(sizes)) * (
+            1000 if name in ("factorial", "gamma", "binomial", "Pow", "exp", "cosh", "sinh") and max(sizes, default=0) > 1 else 1
+        )
     raise RefusedError(f"{ast.unparse(node)[:50]} is not evaluated")
 
 
 def _literal_bits(name: str, args: list[ast.expr]) -> int:
     """Return the size of `Integer(5)`, `Float('0.5')`, `Symbol('x')`."""
-    values = [-argument.operand.value if isinstance(argument, ast.UnaryOp) and isinstance(argument.operand, ast.Constant) else
-              argument.value if isinstance(argument, ast.Constant) else None for argument in args]  # fmt: skip
-    if len(values) not in (1, 2) or not all(isinstance(value, int | float | str) for value in values):
+    values = [_literal(argument) for argument in args]
+    if len(values) not in (1, 2) or None in values:
         raise RefusedError(f"{name} of what is not a literal")
     if name == "Symbol":
         if len(values) != 1 or not isinstance(values[0], str) or not values[0].isidentifier() or values[0].startswith("_"):
@@ -158,7 +207,15 @@ def _literal_bits(name: str, args: list[ast.expr]) -> int:
             mantissa, _, exponent = value.lower().partition("e")
             if abs(int(exponent or 0)) > 1000 or len(mantissa) > 1000:
                 raise RefusedError("too large a number")
-    return max(_size(value) if not isinstance(value, str) else 4 * len(value) for value in values)
+    return max(4 * len(value) if isinstance(value, str) else _size(value or 0) for value in values)
+
+
+def _literal(node: ast.expr) -> int | float | str | None:
+    negative = isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub)
+    value = node.operand if isinstance(node, ast.UnaryOp) and negative else node
+    if not isinstance(value, ast.Constant) or not isinstance(value.value, int | float | str):
+        return None
+    return value.value if not negative else None if isinstance(value.value, str) else -value.value
 
 
 def _constant(node: ast.expr) -> float | None:

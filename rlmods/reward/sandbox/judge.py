@@ -52,8 +52,8 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
             if name in standard or name in sys.stdlib_module_names:
                 module.__dict__[name] = standard.get(name) or import_module(name)
         module.__dict__.update(code.get(tested, entry_point))
-        for alias, name in aliases.items():
-            module.__dict__[alias] = _Namespace(code) if name is None else code.get({name}, entry_point).get(name)
+        for alias, imported in aliases.items():
+            module.__dict__[alias] = _Namespace(code) if imported is None else code.get({imported}, entry_point).get(imported)
         try:
             exec(compile(tree, "tests.py", "exec"), module.__dict__)
         except SystemExit as error:
@@ -65,7 +65,7 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
 
 
 def _remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
-    """Remove the imports of modules that do not exist: they are of the code under test. Return the names that they bind (None: a module)."""
+    """Remove the imports of modules that do not exist, which are of the code under test. Return the names they bind (None: a module)."""
     found: dict[str, str | None] = {}
 
     class Transformer(ast.NodeTransformer):
@@ -114,7 +114,9 @@ def _run_functions(namespace: dict[str, Any]) -> bool:
 
 
 def _needs_nothing(function: types.FunctionType) -> bool:
-    return all(x.default is not Parameter.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD) for x in signature(function).parameters.values())
+    return all(
+        x.default is not Parameter.empty or x.kind in (x.VAR_POSITIONAL, x.VAR_KEYWORD) for x in signature(function).parameters.values()
+    )
 
 
 def _finish(result: Any) -> None:
@@ -238,7 +240,9 @@ class _Code:
             return kind
         if number not in self.exceptions:
             base = self.exception_class(bases)
-            self.exceptions[number] = type(str(name), (base,), {"__str__": lambda error: getattr(error, "_text", None) or base.__str__(error)})
+            self.exceptions[number] = type(
+                str(name), (base,), {"__str__": lambda error: getattr(error, "_text", None) or base.__str__(error)}
+            )
         return self.exceptions[number]
 
     def error(self, classes: list[list[Any]], args: Any, attributes: Any, text: str) -> BaseException:
@@ -253,7 +257,7 @@ class _Code:
 
 
 _EXCEPTION_MODULES = ("builtins", "json.decoder", "decimal", "queue", "_queue", "asyncio.exceptions", "asyncio.queues", "collections", "re",
-                      "zoneinfo", "fractions", "statistics", "struct", "binascii", "csv", "_csv", "heapq", "copy", "graphlib", "dataclasses",
+                      "zoneinfo", "fractions", "statistics", "struct", "binascii", "csv", "_csv", "copy", "graphlib", "dataclasses",
                       "concurrent.futures._base", "string", "enum", "datetime", "ast", "configparser")  # fmt: skip
 
 
@@ -309,7 +313,7 @@ class _Proxy:
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Proxy):
-            return self._plain and self._code.request("plain", self) == other
+            return bool(self._plain and self._code.request("plain", self) == other)
         if self._number == other._number:
             return True
         if not (self._constructed or other._constructed) or self._code.request("equals_anything", self):
@@ -334,6 +338,11 @@ class _Proxy:
 
     def __exit__(self, *error: Any) -> Any:
         return self._code.request("exit", self, *((None,) * 3 if error[0] is None else (None, str(error[1]), None)))
+
+    def __contains__(self, item: Any) -> bool:
+        if self._constructed:
+            return self._code.request("contains", self, item) is True
+        return any(item is x or item == x for x in iter(self))
 
     def __reversed__(self) -> Any:
         return self._code.request("reversed", self)
@@ -370,17 +379,9 @@ for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"
         _forward(f"__i{_name}__", f"i{_name}")
 for _name in ("neg", "pos", "abs", "invert", "getitem", "setitem", "delitem", "next", "round", "complex"):
     _forward(f"__{_name}__", _name)
-for _name, _type in (("len", int), ("bool", bool), ("int", int), ("float", float), ("index", int), ("str", str), ("repr", str), ("format", str),
-                     ("bytes", bytes)):  # fmt: skip
+_TYPES: dict[str, type] = dict.fromkeys(("str", "repr", "format"), str) | dict.fromkeys(("len", "int", "index"), int)
+_TYPES |= {kind.__name__: kind for kind in (bool, float, bytes)}
+for _name, _type in _TYPES.items():
     _forward(f"__{_name}__", _name, only=_type)
 for _name in ("lt", "le", "gt", "ge"):
     _compare(_name)
-
-
-def _contains(self: _Proxy, item: Any) -> bool:
-    if self._constructed:
-        return self._code.request("contains", self, item) is True
-    return any(item is x or item == x for x in self)
-
-
-_Proxy.__contains__ = _contains  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Names in source code: those of the standard library that code uses without importing them, and those that unit tests take from the code."""
+"""Names in source code: of the standard library, used without an import, and those that unit tests take from the code."""
 
 import ast
 import builtins
@@ -8,7 +8,20 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-MODULES = ("typing", "collections", "math", "itertools", "functools", "heapq", "bisect", "dataclasses", "enum", "abc", "copy", "re")
+MODULES: tuple[str, ...] = (
+    "typing",
+    "collections",
+    "math",
+    "itertools",
+    "functools",
+    "heapq",
+    "bisect",
+    "dataclasses",
+    "enum",
+    "abc",
+    "copy",
+    "re",
+)
 MODULES += ("random", "datetime", "fractions", "decimal", "operator", "string", "json", "time", "sys", "os", "io", "contextlib")
 """Modules of which code may use the public names, and the modules themselves, without importing them, as prompts often import them for
 it. An earlier one wins."""
@@ -39,7 +52,8 @@ def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
 
 def free_names(trees: Iterable[ast.AST]) -> set[str]:
     """Return the names that are read and bound nowhere."""
-    read, bound = set(), set()
+    read: set[str] = set()
+    bound: set[str] = set()
     for node in (node for tree in trees for node in ast.walk(tree)):
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
@@ -65,7 +79,9 @@ def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[s
         ValueError: the tests use builtin functions only, and it is unclear which is under test.
     """
     free = free_names(trees) - {"candidate"}
-    modules = {node.value.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    modules = {
+        node.value.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
     modules &= sys.stdlib_module_names
     unknown = {name for name in free if not (name in _BUILTINS or name in standard_names() or name in modules)}
     unknown |= {entry_point} if entry_point is not None else set()

@@ -156,10 +156,10 @@ def _input(data: str, stack: ExitStack) -> FileIO:
         with writer:
             writer.write(content)
         return reader
-    file = stack.enter_context(tempfile.TemporaryFile(buffering=0))
+    file: Any = stack.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
     file.write(content)
     file.seek(0)
-    return file  # type: ignore[return-value]
+    return file  # type: ignore[no-any-return]
 
 
 class _Server:
@@ -167,7 +167,7 @@ class _Server:
 
     def __init__(self, module: str, limits: Limits) -> None:
         own, other = socket.socketpair()
-        self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  closed by `_end_server`
+        self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_end_server`)
         with other:
             self.process = subprocess.Popen(
                 [sys.executable, "-P", "-s", "-S", "-c", BOOT, str(PACKAGE.parent), str(other.fileno())],

@@ -16,8 +16,11 @@ from typing import Any, BinaryIO
 from . import names, wire
 
 _OPERATORS = ("add sub mul matmul truediv floordiv mod pow lshift rshift and_ or_ xor neg pos abs invert eq lt le gt ge contains "
-              "getitem setitem delitem index iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior ixor")  # fmt: skip
-_FUNCTIONS = "getattr setattr delattr len bool int float complex str repr format hash iter next reversed round divmod bytes isinstance issubclass"
+              "getitem setitem delitem index iadd isub imul imatmul itruediv ifloordiv imod ipow ilshift irshift iand ior "
+              "ixor")  # fmt: skip
+_FUNCTIONS = (
+    "getattr setattr delattr len bool int float complex str repr format hash iter next reversed round divmod bytes isinstance issubclass"
+)
 
 
 def _call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from importlib import import_module
+from importlib.machinery import FileFinder
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -48,9 +49,9 @@ def main(control_fd: int) -> None:
 def _keep_folder_listings() -> None:
     """Keep the names of the folders on `sys.path`: a confined process may import from the standard library's folder, but not list it."""
     for finder in sys.path_importer_cache.values():
-        if hasattr(finder, "_fill_cache"):
-            finder._fill_cache()
-            finder._fill_cache = lambda: None
+        if isinstance(finder, FileFinder):
+            finder._fill_cache()  # type: ignore[attr-defined]
+            finder._fill_cache = lambda: None  # type: ignore[attr-defined]
 
 
 class Server:
@@ -115,10 +116,10 @@ class Server:
         keep = sorted({2, confined, *ends.values(), *([self.walls.ruleset] if self.walls else [])})
         for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
             os.closerange(low + 1, high)
-        sys.stdin, sys.stdout, sys.stderr = (
-            open(number, mode, encoding="utf-8", errors="surrogateescape", closefd=False) for number, mode in enumerate("rww")
-        )
-        sys.__stdin__, sys.__stdout__, sys.__stderr__ = sys.stdin, sys.stdout, sys.stderr  # type: ignore[misc]
+        for number, name in enumerate(("stdin", "stdout", "stderr")):
+            stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
         os.chdir(folder)
         try:
             walls.limit(parent=parent, **limits)
@@ -213,7 +214,7 @@ def _exit_code(main: Callable[[], None]) -> int:
         sys.stderr.write(f"{error.code}\n")
         return 1
     except BaseException:
-        sys.excepthook(*sys.exc_info())  # type: ignore[arg-type]
+        sys.excepthook(*sys.exc_info())
         return 1
     return 0
 

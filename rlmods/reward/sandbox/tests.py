@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -84,7 +84,11 @@ def _parse(test: str) -> ast.Module:
         imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
         if isinstance(node, ast.Import | ast.ImportFrom) and any(name.split(".")[0] == "pytest" for name in imported):
             raise ValueError("unit tests cannot use pytest: write plain test functions or unittest cases")
-    needy = [f.name for f in tree.body if isinstance(f, ast.FunctionDef) and f.name.startswith("test_") and len(f.args.args) > len(f.args.defaults)]
+    needy = [
+        f.name
+        for f in tree.body
+        if isinstance(f, ast.FunctionDef) and f.name.startswith("test_") and len(f.args.args) > len(f.args.defaults)
+    ]
     called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     if missing := [name for name in needy if name not in called]:
         raise ValueError(f"unit tests need arguments that nothing passes: {missing[0]}")
@@ -109,7 +113,11 @@ def surely_calls_code(unit_tests: Tests) -> bool:
 
 def _certain(tree: ast.Module) -> Iterator[ast.stmt]:
     """Yield the statements that run in any case: of the module and of a function `check` that it calls."""
-    called = {s.value.func.id for s in tree.body if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Name)}
+    called = {
+        s.value.func.id
+        for s in tree.body
+        if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Name)
+    }
     for statement in tree.body:
         if isinstance(statement, ast.FunctionDef):
             yield from statement.body if statement.name in called & {"check"} else ()
@@ -140,7 +148,8 @@ def _calls(statement: ast.stmt, tested: set[str]) -> bool:
 def work(job: Sequence[Any]) -> Any:
     """Do one job of `reward.code` in a worker of `reward.pool`: ("start", limits), ("untested", ...) or ("grade", ...)."""
     action, *args = job
-    return {"start": _start, "untested": untested, "grade": grade}[action](*args)
+    functions: dict[str, Callable[..., Any]] = {"start": _start, "untested": untested, "grade": grade}
+    return functions[action](*args)
 
 
 def _start(limits: Iterable[tuple[str, Any]]) -> None:

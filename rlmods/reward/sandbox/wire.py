@@ -15,7 +15,9 @@ from importlib import import_module
 from typing import Any, BinaryIO
 
 MAX_LINE_BYTES = 16 * 2**20
-PLAIN_TYPES = {kind.__name__: kind for kind in (int, float, complex, str, bool, bytes, bytearray, list, tuple, set, frozenset, dict, range)}
+PLAIN_TYPES: dict[str, type] = {
+    kind.__name__: kind for kind in (int, float, complex, str, bool, bytes, bytearray, list, tuple, set, frozenset, dict, range)
+}
 PLAIN_TYPES["NoneType"] = type(None)
 
 
@@ -179,7 +181,7 @@ def _view(kind: str, items: list[Any]) -> Any:
 
 @cache
 def _named_tuple(name: str, fields: tuple[str, ...]) -> Any:
-    return namedtuple(name, fields)  # type: ignore[misc]  # noqa: PYI024
+    return namedtuple(name, fields)
 
 
 _SCALARS: dict[str, Callable[[Any], Any]] = {
