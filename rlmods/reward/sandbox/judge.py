@@ -321,7 +321,7 @@ class _Proxy:
         return self._code.request("eq", self, other) is True and not self._code.request("equals_anything", other)
 
     def __hash__(self) -> int:
-        return int(self._code.request("hash", self)) if self._constructed else object.__hash__(self)
+        return int(self._code.request("hash", self))
 
     def __iter__(self) -> Iterator[Any]:
         result: Iterator[Any] = self._code.request("iter", self)
