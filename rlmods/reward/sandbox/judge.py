@@ -141,17 +141,23 @@ class _Code:
         self.proxies: dict[int, _Proxy] = {}
         self.callbacks: list[Callable[..., Any]] = []
         self.exceptions: dict[int, type[Exception]] = {}
+        self.functions: dict[str, Any] = {}
+        """Proxies and exception classes by their names, which stay; constants may change from test to test."""
 
     def get(self, tested: set[str], entry_point: str | None) -> dict[str, Any]:
         """Return those of the names that the code defines; `candidate` is the function or method `entry_point`."""
         found = {}
         for name in sorted(tested):
+            if name in self.functions:
+                found[name] = self.functions[name]
+                continue
             reply = self.exchange({"name": name})
             if "exception" in reply:
-                found[name] = self.exception_class(reply["exception"])
+                found[name] = self.functions[name] = self.exception_class(reply["exception"])
             elif "value" in reply:
                 found[name] = value = self.decode(reply["value"])
                 if isinstance(value, _Proxy):
+                    self.functions[name] = value
                     value.__dict__["_constructs"] = value._is_class and name[:1].isupper()
                 else:
                     self.uses += 1

@@ -1,4 +1,4 @@
-"""Fork server: a bare interpreter without threads that forks one process for each request and confines it (`walls`).
+"""Fork server: a bare interpreter without threads, confined itself (`walls`), that forks one process for each request.
 
 The server gets only file descriptors and limits: it never reads code, tests or answers, so that no process inherits those of another. Its
 only client is `run`; when the client is gone, the server kills all processes that it started and exits.
@@ -35,15 +35,17 @@ def main(control_fd: int) -> None:
     sys.path += config["packages"]
     try:
         walls.adopt_orphans()
-        prepared = None if config["readable"] is None else walls.Walls(config["readable"], config["abi"])
         module = import_module(f".{config['module']}", __package__)
+        _keep_folder_listings()
+        gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
+        null = os.open(os.devnull, os.O_RDWR)
+        if confined := config["readable"] is not None:
+            walls.confine_server(config["readable"], config["abi"])
     except Exception as error:
         _send(control, {"error": f"{type(error).__name__}: {error}"})
         return
-    _keep_folder_listings()
-    gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
     _send(control, {"pid": os.getpid()})
-    Server(control, prepared, module).run()
+    Server(control, confined, null, module).run()
 
 
 def _keep_folder_listings() -> None:
@@ -57,8 +59,8 @@ def _keep_folder_listings() -> None:
 class Server:
     """Starts processes and ends them. `module.main(mode, ends)` is what a process runs; `module.prepare(context)` runs here before."""
 
-    def __init__(self, control: socket.socket, prepared: "walls.Walls | None", module: Any) -> None:
-        self.control, self.walls, self.module = control, prepared, module
+    def __init__(self, control: socket.socket, confined: bool, null: int, module: Any) -> None:
+        self.control, self.confined, self.null, self.module = control, confined, null, module
         self.children: set[int] = set()
 
     def run(self) -> None:
@@ -110,21 +112,23 @@ class Server:
         parent = os.getppid()
         os.setsid()
         self.control.close()
-        null = os.open(os.devnull, os.O_RDWR)
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
-            os.dup2(ends.pop(name, null), number)
-        keep = sorted({2, confined, *ends.values(), *([self.walls.ruleset] if self.walls else [])})
+        standard = {name: ends.pop(name, None) for name in ("stdin", "stdout", "stderr")}
+        for number, end in enumerate(standard.values()):
+            os.dup2(self.null if end is None else end, number)
+        keep = sorted({2, confined, *ends.values()})
         for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
             os.closerange(low + 1, high)
-        for number, name in enumerate(("stdin", "stdout", "stderr")):
+        for number, name in enumerate(standard):
+            if standard[name] is None:
+                continue
             stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
             setattr(sys, name, stream)
             setattr(sys, f"__{name}__", stream)
         os.chdir(folder)
         try:
             walls.limit(parent=parent, **limits)
-            if self.walls is not None:
-                self.walls.apply()
+            if self.confined:
+                walls.confine()
         except walls.UnsupportedError as error:
             os.write(confined, str(error).encode())
             return
@@ -142,7 +146,7 @@ class Server:
             _kill(pid)
             _, status = os.waitpid(pid, 0)
         self.children.discard(pid)
-        if self.walls is None:
+        if not self.confined:
             self.kill_descendants(self.children)
         return {"exit_code": os.waitstatus_to_exitcode(status), "killed": killed}
 
@@ -232,4 +236,6 @@ def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
 
 
 def _send(control: socket.socket, message: dict[str, Any]) -> None:
-    control.sendall(json.dumps(message).encode() + b"\n")
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(control.fileno(), data) :]  # not `send`, which a confined process may not call

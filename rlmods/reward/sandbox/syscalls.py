@@ -4,8 +4,6 @@ MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine names and their AUDIT_ARCH constants."""
 
 _BLOCKED = """
-fork 57 -
-vfork 58 -
 execve 59 221
 execveat 322 281
 socket 41 198
@@ -24,7 +22,6 @@ io_uring_register 427 427
 ptrace 101 117
 process_vm_readv 310 270
 process_vm_writev 311 271
-kill 62 129
 tkill 200 130
 tgkill 234 131
 rt_sigqueueinfo 129 138
@@ -104,6 +101,9 @@ fanotify_init 300 262
 personality 135 92
 """
 _RESTRICTED = """
+kill 62 129
+fork 57 -
+vfork 58 -
 clone 56 220
 clone3 435 435
 prlimit64 302 261

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from rlmods.reward.sandbox import names
@@ -74,6 +75,7 @@ def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
     return parsed
 
 
+@lru_cache(4096)  # the responses to a prompt have the same tests
 def _parse(test: str) -> ast.Module:
     try:
         tree = ast.parse(test)

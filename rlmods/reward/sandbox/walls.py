@@ -51,34 +51,33 @@ def missing_support() -> str | None:
     return None
 
 
-class Walls:
-    """Landlock rules and seccomp filter, prepared once for many processes.
+def confine_server(readable: list[str], abi: int | None = None) -> None:
+    """Confine this process and all that it will fork; it may still fork and end processes. Raises UnsupportedError if a wall is refused.
 
-    Raises:
-        UnsupportedError: this machine cannot confine a process, or refuses to.
+    Args:
+        readable: files and folders that stay readable; missing ones are skipped.
+        abi: use at most this Landlock ABI, as an older kernel would.
     """
+    if (reason := missing_support()) is not None:
+        raise UnsupportedError(reason)
+    abi = min(_landlock_abi(), abi or _landlock_abi())
+    ruleset = _landlock_rules(readable, abi)
+    _prctl(_PR_SET_NO_NEW_PRIVS, 1)
+    _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
+    os.close(ruleset)
+    _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
+    _seccomp(_filter(os.uname().machine, abi))
 
-    def __init__(self, readable: list[str], abi: int | None = None) -> None:
-        """
-        Args:
-            readable: files and folders that stay readable; missing ones are skipped.
-            abi: use at most this Landlock ABI, as an older kernel would.
-        """
-        if (reason := missing_support()) is not None:
-            raise UnsupportedError(reason)
-        self.abi = min(_landlock_abi(), abi or _landlock_abi())
-        self.ruleset = _landlock_rules(readable, self.abi)
-        self.filter = b"".join(struct.pack("=HBBI", *step) for step in _filter(os.uname().machine, self.abi))
 
-    def apply(self) -> None:
-        """Confine this process. Raises UnsupportedError if one of the walls is refused."""
-        _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-        _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, self.ruleset, 0), "Landlock")
-        os.close(self.ruleset)
-        _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
-        steps = ctypes.create_string_buffer(self.filter, len(self.filter))
-        program = struct.pack("@HP", len(self.filter) // 8, ctypes.addressof(steps))
-        _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program)
+def confine() -> None:
+    """Confine this process, forked by a confined server, for good: no new processes and no signals. Raises UnsupportedError if refused."""
+    _seccomp(_filter_of_forks(os.uname().machine))
+
+
+def _seccomp(steps: list[tuple[int, int, int, int]]) -> None:
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
 
 
 def adopt_orphans() -> None:
@@ -128,28 +127,48 @@ def _landlock_rules(readable: list[str], abi: int) -> int:
     return ruleset
 
 
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL = (_RETURN, 0, 0, 0x7FFF0000), (_RETURN, 0, 0, 0x80000000)
+_REFUSE, _UNKNOWN = (_RETURN, 0, 0, 0x50000 | errno.EPERM), (_RETURN, 0, 0, 0x50000 | errno.ENOSYS)
+_FIRST, _SECOND, _THIRD = ((_LOAD, 0, 0, offset) for offset in (16, 24, 32))  # arguments of the call
+_NUMBER = (_LOAD, 0, 0, 0)
+
+
+def _start(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return the instructions that refuse other machines' calls and load the number of the call."""
+    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, syscalls.MACHINES[machine]), _KILL]
+    return [*steps, _NUMBER, (_AT_LEAST, 0, 1, 0x40000000), _REFUSE]  # the x32 ABI of x86-64
+
+
 def _filter(machine: str, abi: int) -> list[tuple[int, int, int, int]]:
     """Return the seccomp BPF program as instructions (code, jump if true, jump if false, operand)."""
-    load, equal, at_least, any_bit, ret = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, kill, refuse, unknown = (ret, 0, 0, 0x7FFF0000), (ret, 0, 0, 0x80000000), (ret, 0, 0, 0x50000 | 1), (ret, 0, 0, 0x50000 | 38)
-    first, second, third = ((load, 0, 0, offset) for offset in (16, 24, 32))  # arguments of the call
     restricted = syscalls.restricted(machine)
-    steps = [(load, 0, 0, 4), (equal, 1, 0, syscalls.MACHINES[machine]), kill]
-    steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # the x32 ABI of x86-64
+    steps = _start(machine)
     for number in syscalls.blocked(machine).values():
-        steps += [(equal, 0, 1, number), refuse]
-    steps += [(at_least, 0, 1, syscalls.FIRST_UNKNOWN), unknown]
-    steps += [(equal, 0, 3, restricted["prctl"]), first, (equal, 0, 1, _PR_SET_PDEATHSIG), refuse, (load, 0, 0, 0)]
-    steps += [(equal, 0, 1, restricted["clone3"]), unknown]  # its flags are in memory, which a filter cannot read; libc falls back to clone
-    steps += [(equal, 0, 4, restricted["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
-    steps += [(equal, 0, 4, restricted["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
+        steps += [(_EQUAL, 0, 1, number), _REFUSE]
+    steps += [(_AT_LEAST, 0, 1, syscalls.FIRST_UNKNOWN), _UNKNOWN]
+    steps += [
+        (_EQUAL, 0, 1, restricted["clone3"]),
+        _UNKNOWN,
+    ]  # its flags are in memory, which a filter cannot read; libc falls back to clone
+    steps += [(_EQUAL, 0, 4, restricted["prlimit64"]), _FIRST, (_EQUAL, 0, 1, 0), _ALLOW, _REFUSE]
     if abi < _TRUNCATE_ABI:
-        steps += [(equal, 0, 1, restricted["openat2"]), unknown]  # its flags are in memory too
-        for name, flags in (("open", second), ("openat", third)):
+        steps += [(_EQUAL, 0, 1, restricted["openat2"]), _UNKNOWN]  # its flags are in memory too
+        for name, flags in (("open", _SECOND), ("openat", _THIRD)):
             if name in restricted:
-                steps += [(equal, 0, 4, restricted[name]), flags, (any_bit, 0, 1, _OPEN_TO_WRITE), refuse, allow]
-    commands = [step for command in _OWNER_COMMANDS for step in ((equal, 0, 1, command), refuse)]
-    return [*steps, (equal, 0, 1 + len(commands), restricted["fcntl"]), second, *commands, allow]
+                steps += [(_EQUAL, 0, 4, restricted[name]), flags, (_ANY_BIT, 0, 1, _OPEN_TO_WRITE), _REFUSE, _ALLOW]
+    commands = [step for command in _OWNER_COMMANDS for step in ((_EQUAL, 0, 1, command), _REFUSE)]
+    return [*steps, (_EQUAL, 0, 1 + len(commands), restricted["fcntl"]), _SECOND, *commands, _ALLOW]
+
+
+def _filter_of_forks(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return the program that a forked process adds."""
+    restricted = syscalls.restricted(machine)
+    steps = _start(machine)
+    for name in ("kill", "fork", "vfork"):
+        steps += [(_EQUAL, 0, 1, restricted[name]), _REFUSE] if name in restricted else []
+    steps += [(_EQUAL, 0, 3, restricted["prctl"]), _FIRST, (_EQUAL, 0, 1, _PR_SET_PDEATHSIG), _REFUSE, _NUMBER]
+    return [*steps, (_EQUAL, 0, 3, restricted["clone"]), _FIRST, (_ANY_BIT, 1, 0, _CLONE_THREAD), _REFUSE, _ALLOW]
 
 
 def _prctl(option: int, *values: object) -> None:
