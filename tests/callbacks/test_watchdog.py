@@ -142,7 +142,7 @@ trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(
 watchdog = Watchdog(timeout_s=2.0, lost_s=2.0)
 watchdog.on_train_start(trainer, learner)
 if sys.argv[1] == "sleep":
-    time.sleep(120)
+    time.sleep(40)
 elif sys.argv[1] == "regex":
     re.match("(a|aa)+b", "a" * 100)  # holds the interpreter lock
 watchdog.on_train_end(trainer, learner)

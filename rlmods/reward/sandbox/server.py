@@ -134,8 +134,6 @@ class Server:
             return
         os.write(confined, b"1")
         os.close(confined)
-        if "random" in sys.modules:
-            sys.modules["random"].seed()
         self.module.main(mode, ends)
 
     def end(self, pid: int, grace_s: float) -> dict[str, Any]:
