@@ -38,6 +38,19 @@ class Heartbeat:
         return f"phase {self.phase} of iteration {self.iteration}"
 
 
+class LocalStore:
+    """Store of a single rank, in its own memory."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.values[key] = value
+
+    def get(self, key: str) -> str:
+        return self.values[key]
+
+
 class HeartbeatStore:
     """Latest heartbeat of every rank, and when it last changed by this process's clock."""
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from lightning import Callback, Trainer
 
-from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, connect
+from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, LocalStore, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
@@ -25,7 +25,10 @@ class Watchdog(Callback):
 
     A rank is lost if its process has ended or it has sent no heartbeat for `lost_s`. If no rank makes progress for `timeout_s`, the
     ranks with the least progress hang. Then every rank prints the lost or hanging ranks and their phases, a hanging rank dumps its stacks,
-    and all ranks exit.
+    and all ranks exit. A single rank is watched for progress only.
+
+    Native code that never gives up the interpreter, such as a regular expression without end, stops this thread too: then a timer of
+    `faulthandler` dumps the stacks and ends the process, `lost_s` after `timeout_s`.
     """
 
     def __init__(self, timeout_s: float = 1800.0, lost_s: float = 60.0) -> None:
@@ -44,16 +47,18 @@ class Watchdog(Callback):
         self._hooks: list[Any] = []
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        if trainer.world_size == 1:
-            return
-        _disable_launcher_monitor(trainer.strategy.launcher)
         own = Heartbeat(trainer.global_rank, socket.gethostname(), os.getpid())
-        self._store = HeartbeatStore(connect(trainer), trainer.world_size, own, max_pause_s=5 * self.interval_s)
+        store: Any = LocalStore()
+        if trainer.world_size > 1:
+            _disable_launcher_monitor(trainer.strategy.launcher)
+            store = connect(trainer)
+        self._store = HeartbeatStore(store, trainer.world_size, own, max_pause_s=5 * self.interval_s)
         trunks = [getattr(network, "model", network) for network in learner.networks.values()]
         self._hooks = [getattr(trunk, "base_model", trunk).register_forward_pre_hook(self._count_forward) for trunk in trunks]
         self._publish(learner)
         trainer.strategy.barrier()
         self._stop.clear()
+        self._set_timer()
         self._thread = threading.Thread(target=self._watch, args=(learner,), name="watchdog", daemon=True)
         self._thread.start()
 
@@ -74,6 +79,7 @@ class Watchdog(Callback):
             return
         self._stop.set()
         self._thread.join()
+        faulthandler.cancel_dump_traceback_later()
         self._thread = None
         for hook in self._hooks:
             hook.remove()
@@ -89,6 +95,10 @@ class Watchdog(Callback):
     def _publish(self, learner: Any, **changes: Any) -> None:
         state = {"progress": learner.timer.progress, "phase": learner.timer.phase, "iteration": learner.iteration + 1}
         self._store.publish(forward_count=self._forward_count, **state, **changes)
+
+    def _set_timer(self) -> None:
+        if sys.__stderr__ is not None:  # as in a program without a console
+            faulthandler.dump_traceback_later(self.timeout_s + self.lost_s, exit=True, file=sys.__stderr__)
 
     def _wait_for_lost(self) -> str | None:
         """Return the message for a lost rank, which may take a few heartbeats to show; None if there is none."""
@@ -106,6 +116,7 @@ class Watchdog(Callback):
     def _watch(self, learner: Any) -> None:
         """Loop of the thread; the main thread may be blocked in a collective."""
         while not self._stop.wait(self.interval_s):
+            self._set_timer()
             try:
                 self._publish(learner)
                 self._store.poll()

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from rlmods.reward.pool import failure_counts, shared_pool
-from rlmods.reward.sandbox.tests import read_tests
+from rlmods.reward.pool import Outcome, failure_counts, shared_pool
+from rlmods.reward.sandbox.tests import read_tests, surely_calls_code
 from rlmods.reward.sandbox.walls import missing_support
 from rlmods.types import Prompt, Response, Scores, UserError
 
-TARGET = "rlmods.reward.sandbox.tests:grade"
+TARGET = "rlmods.reward.sandbox.tests:work"
 SLACK_S = 30.0
 """Time for interpreters to start, on top of the timeouts of the tests."""
 _FENCED = re.compile(r"```[ \t]*(?:(?:python3?|py)[ \t]*)?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
@@ -69,27 +69,40 @@ class Code:
             raise UserError(f"Code: {reason}, so code cannot be confined: run in a container of your own and type walls=limits")
 
     def check_prompt(self, prompt: Prompt) -> None:
-        """Check that the unit tests of `prompt` can be read.
+        """Check that the unit tests of `prompt` can be read, and that code which does nothing fails them.
 
         Raises:
-            ValueError: unit tests of unknown form.
+            ValueError: unit tests of unknown form, or that test nothing.
         """
-        if (tests := prompt.meta.get(self.tests)) is not None:
-            read_tests(_to_plain(tests), prompt.meta.get(self.entry_point))
+        if (tests := prompt.meta.get(self.tests)) is None:
+            return
+        entry_point = prompt.meta.get(self.entry_point)
+        unit_tests = read_tests(_to_plain(tests), entry_point)
+        if unit_tests.asserts and not surely_calls_code(unit_tests):
+            [outcome] = self._grade([("untested", _to_plain(tests), entry_point, self._limits)], len(unit_tests))
+            if outcome.status == "ok" and outcome.value:
+                raise ValueError("the unit tests pass without calling the code, or when it only raises errors")
+
+    @property
+    def _limits(self) -> dict[str, Any]:
+        limits = {name: getattr(self, name) for name in ("timeout_s", "memory_mb", "output_bytes", "packages")}
+        return limits | {"confined": self.walls == "full"}
+
+    def _grade(self, calls: list[tuple[Any, ...]], max_tests: int) -> list[Outcome]:
+        """Return the outcomes of `sandbox.tests.grade`. Raises WorkerError if the workers cannot confine code."""
+        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=("start", tuple(self._limits.items())))
+        timeout_s = SLACK_S + max_tests * (self.timeout_s + 1.0)
+        return pool.map([(call,) for call in calls], timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         sources = [extract_code(response.text) for response in responses]
         metas = [response.prompt.meta for response in responses]
         rows = [row for row, meta in enumerate(metas) if meta.get(self.tests) is not None]
         rows_with_code = [row for row in rows if sources[row] is not None]
-        limits = {name: getattr(self, name) for name in ("timeout_s", "memory_mb", "output_bytes", "packages")}
-        limits["confined"] = self.walls == "full"
         tests = {row: (_to_plain(metas[row][self.tests]), metas[row].get(self.entry_point)) for row in rows_with_code}
-        calls = [(sources[row], *tests[row], limits, not self.partial) for row in rows_with_code]
+        calls = [("grade", sources[row], *tests[row], self._limits, not self.partial) for row in rows_with_code]
         max_tests = max((len(read_tests(*row_tests)) for row_tests in tests.values()), default=1)
-        pool = shared_pool(TARGET, self.workers, os.getpid())
-        timeout_s = SLACK_S + max_tests * (self.timeout_s + 1.0)
-        outcomes = pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+        outcomes = self._grade(calls, max_tests)
         fractions: list[float | None] = [None] * len(responses)
         passed: list[str | None] = [None] * len(responses)
         for row in rows:

@@ -18,7 +18,8 @@ from rlmods.types import Response, Scores, UserError
 @dataclass(frozen=True)
 class Isolated:
     """Runs a reward on each response separately, in a worker process that can be killed. If the reward hangs, crashes, exits or runs out of
-    memory on a response, that response is unscored (None) and counted (`timeouts`, `errors`); others are not affected.
+    memory on a response, or scores it NaN or infinite, that response is unscored (None) and counted (`timeouts`, `errors`); others are
+    not affected.
 
     The reward and the columns of the data must be picklable. The reward gets one response at a time, with `.text`, `.tokens`, `.finish` and
     `.prompt`, which has `.id`, `.text`, `.messages`, `.answer`, `.meta`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
     """Return value, correctness, counts and columns of one response. The first message is the pickled reward: return None.
 
     Raises:
-        ValueError: the reward did not return exactly one score.
+        ValueError: the reward did not return exactly one score, or one that is not a finite number.
     """
     if isinstance(message, bytes):
         _REWARD[:] = [pickle.loads(message)]
@@ -32,9 +33,16 @@ def answer(message: bytes | dict[str, Any]) -> dict[str, Any] | None:
         raise ValueError(f"{len(values)} scores for 1 response")
     correct, counts = getattr(result, "correct", None), getattr(result, "counts", None)
     value = None if values[0] is None else float(values[0])
+    if value is not None and not math.isfinite(value):
+        raise ValueError(f"the score is {value}: return a finite number, or None to abstain")
     correctness = None if correct is None or correct[0] is None else bool(correct[0])
     columns = {name: column[0] for name, column in getattr(result, "columns", {}).items()}
-    scores = {"value": value, "correct": correctness, "counts": dict(counts or {}), "columns": columns}
+    scores = {
+        "value": value,
+        "correct": correctness,
+        "counts": {str(name): int(count) for name, count in (counts or {}).items()},
+        "columns": columns,
+    }
     return scores | {"monitored": bool(getattr(result, "monitored", False))}
 
 

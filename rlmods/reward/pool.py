@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
-from rlmods.reward.processes import Worker, terminate
+from rlmods.reward.processes import InvalidReplyError, Worker, terminate
 from rlmods.reward.worker import HEADER
 
 START_TIMEOUT_S = 120.0
@@ -83,7 +83,12 @@ class Pool:
                 self._idle.pop().kill()
 
     def acquire(self) -> Worker:
-        return self._idle.pop() if self._idle else self._start()
+        """Return an idle worker that still runs, or a new one."""
+        while self._idle:
+            if (worker := self._idle.pop()).is_usable():
+                return worker
+            worker.kill()
+        return self._start()
 
     def release(self, worker: Worker) -> None:
         self._idle.append(worker)
@@ -183,7 +188,13 @@ class _Batch:
                 self.selector.unregister(worker.input_fd)
 
     def read(self, worker: Worker) -> None:
-        replies = worker.receive()
+        try:
+            replies = worker.receive()
+        except InvalidReplyError as error:
+            if not worker.ready:
+                raise WorkerError(f"the worker process for {self.pool.target} sent {error} before its first call") from error
+            self.fail(worker, Outcome("error", f"the worker process sent {error}"))
+            return
         if replies is None:
             if not worker.ready:
                 code = worker.process.wait()

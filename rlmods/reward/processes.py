@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+MAX_REPLY_BYTES = 64 * 2**20
+
+
+class InvalidReplyError(Exception):
+    """A worker has sent something that is not a reply."""
 
 
 @dataclass(slots=True)
@@ -39,7 +46,11 @@ class Worker:
             del self.outgoing[: os.write(self.input_fd, self.outgoing[:65536])]
 
     def receive(self) -> list[dict[str, Any]] | None:
-        """Return the replies that have arrived; None if the process has exited."""
+        """Return the replies that have arrived; None if the process has exited.
+
+        Raises:
+            InvalidReplyError: something else has arrived.
+        """
         try:
             chunk = os.read(self.output_fd, 65536)
         except OSError:  # closed during the exit of the interpreter while a thread still waits
@@ -47,10 +58,26 @@ class Worker:
         if not chunk:
             return None
         *lines, self.partial_line = (self.partial_line + chunk).split(b"\n")
-        return [json.loads(line) for line in lines]
+        if len(self.partial_line) > MAX_REPLY_BYTES:
+            raise InvalidReplyError("a reply without end")
+        return [_parse(line) for line in lines]
+
+    def is_usable(self) -> bool:
+        """Return False if the process has exited, or has sent something, while it had no call."""
+        return self.process.poll() is None and not (self.ready and select.select([self.output_fd], [], [], 0)[0])
 
     def kill(self) -> None:
         self.finalizer()
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    try:
+        reply = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidReplyError("a reply that is not JSON") from error
+    if not isinstance(reply, dict) or not ("ready" in reply or ("number" in reply and ("ok" in reply or "error" in reply))):
+        raise InvalidReplyError("a reply of unknown form")
+    return reply
 
 
 def terminate(process: subprocess.Popen[bytes], owner_pid: int) -> None:

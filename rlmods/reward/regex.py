@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,14 +28,17 @@ class Regex:
     """Require a match of the whole text."""
     timeout_s: float = 1.0
     """Time limit for one response."""
+    batch_timeout_s: float = 60.0
+    """Time limit for all responses of one call. Those not matched by then score 0.0 and count as `timeouts`."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.pattern, str) or not self.pattern:
             raise UserError("reward=regex needs a pattern: type 'reward.pattern=\"TEXT\"', with both quotes")
-        if not self.timeout_s > 0:
-            raise UserError(f"Regex: timeout_s={self.timeout_s} is not positive: type reward.timeout_s=1")
+        for name in ("timeout_s", "batch_timeout_s"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"Regex: {name}={getattr(self, name)} is not positive: type reward.{name}=1")
         try:
             _ = self.compiled
         except regex.error as error:
@@ -45,13 +49,16 @@ class Regex:
         return regex.compile(str(self.pattern))
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        matches = [self._matches(response.text) for response in responses]
+        deadline = time.monotonic() + self.batch_timeout_s
+        matches = [self._matches(response.text, min(self.timeout_s, deadline - time.monotonic())) for response in responses]
         return Scores([float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)})
 
-    def _matches(self, text: str) -> bool | None:
+    def _matches(self, text: str, timeout_s: float) -> bool | None:
         """Return None on a timeout."""
+        if timeout_s <= 0:
+            return None
         match = self.compiled.fullmatch if self.full else self.compiled.search
         try:
-            return match(text, timeout=self.timeout_s) is not None
+            return match(text, timeout=timeout_s) is not None
         except TimeoutError:
             return None

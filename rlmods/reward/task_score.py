@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from rlmods.reward.grader.extract import extract
-from rlmods.reward.pool import failure_counts, shared_pool
+from rlmods.reward.pool import Outcome, Pool, failure_counts, shared_pool
 from rlmods.reward.reasoning_gym_scorer import TARGET
+from rlmods.reward.sandbox.run import START_TIMEOUT_S
+from rlmods.reward.sandbox.walls import missing_support
 from rlmods.types import Response, Scores, UserError
 
 
@@ -18,10 +20,13 @@ from rlmods.types import Response, Scores, UserError
 class TaskScore:
     """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer. Abstains for prompts of other data.
 
-    The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers run in worker
-    processes; an answer that cannot be scored gets 0 and is counted under `timeouts` or `errors`.
+    The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers evaluate answers
+    as code, so each answer is scored in a process of its own, confined by Landlock and seccomp and without environment variables
+    (`rlmods.reward.sandbox`), and evaluation is limited to arithmetic (`rlmods.reward.sandbox.expressions`). An answer that cannot be
+    scored gets 0 and is counted under `timeouts` or `errors`.
 
-    Raises: UserError if the package is missing.
+    Raises:
+        UserError: the package is missing, settings are out of range, or this machine cannot confine the scorers.
     """
 
     threshold: float = 0.99
@@ -32,19 +37,35 @@ class TaskScore:
     """Time limit for all answers of one call. Answers not scored by then count as `timeouts`."""
     workers: int = 2
     """Worker processes, started at the first use and kept."""
+    memory_mb: int = 2048
+    """Address space of the process of one answer."""
+    walls: Literal["full", "limits"] = "full"
+    """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; should an answer get past the restriction to
+    arithmetic, it can do anything your user can."""
 
     needs_answer: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if find_spec("reasoning_gym") is None:
             raise UserError("TaskScore needs the reasoning-gym package: type pip install 'rlmods[reasoning_gym]'")
+        for name in ("timeout_s", "batch_timeout_s", "workers", "memory_mb"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"TaskScore: {name}={getattr(self, name)} is not positive")
+        if self.walls not in ("full", "limits"):
+            raise UserError(f"TaskScore: walls={self.walls!r}: type walls=full or walls=limits")
+        if self.walls == "full" and (reason := missing_support()) is not None:
+            raise UserError(
+                f"TaskScore: {reason}, so scorers, which evaluate answers as code, cannot be confined: run in a container of your own and "
+                "type reward.walls=limits"
+            )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         answers = [extract(response.text) for response in responses]
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
+        limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
         calls = [(row, *_call(responses[row].prompt.meta, answer)) for row in rows if (answer := answers[row]) is not None]
-        pool = shared_pool(TARGET, self.workers, os.getpid())
-        outcomes = pool.map([call[1:] for call in calls], timeout_s=self.timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+        pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
+        outcomes = [_as_timeout(outcome) for outcome in self._score(pool, [((limits, *call[1:]),) for call in calls])]
         values: list[float | None] = [None] * len(responses)
         for row in rows:
             values[row] = 0.0
@@ -56,6 +77,14 @@ class TaskScore:
             counts=failure_counts(outcomes),
             columns={"extracted": answers},
         )
+
+    def _score(self, pool: Pool, calls: Sequence[Any]) -> list[Outcome]:
+        timeout_s = self.timeout_s + START_TIMEOUT_S  # the confined process itself is stopped after `timeout_s`
+        return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+
+
+def _as_timeout(outcome: Outcome) -> Outcome:
+    return Outcome("timeout") if outcome.status == "error" and str(outcome.value).startswith(TimeoutError.__name__) else outcome
 
 
 def _call(meta: Mapping[str, Any], answer: str) -> tuple[str, str, Any]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -128,3 +130,39 @@ def test_timers_restart_after_a_suspension_of_this_process(monkeypatch: pytest.M
     first.poll()
     assert first.find_lost(60) is None
     assert first.find_hanging(60) is None
+
+
+SINGLE = """
+import re, sys, time
+from types import SimpleNamespace
+from rlmods.callbacks import Watchdog
+timer = SimpleNamespace(progress=1, phase="reward")
+learner = SimpleNamespace(timer=timer, iteration=2, networks={}, notify=lambda *a: print(*a, flush=True))
+trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(barrier=lambda: None))
+watchdog = Watchdog(timeout_s=2.0, lost_s=2.0)
+watchdog.on_train_start(trainer, learner)
+if sys.argv[1] == "sleep":
+    time.sleep(40)
+elif sys.argv[1] == "regex":
+    re.match("(a|aa)+b", "a" * 100)  # holds the interpreter lock
+watchdog.on_train_end(trainer, learner)
+print("finished")
+"""
+
+
+@pytest.mark.parametrize(
+    ("what", "code", "message"),
+    [
+        ("sleep", 1, "error: no progress for"),
+        ("regex", 1, "Timeout"),
+        ("nothing", 0, ""),
+    ],
+)
+def test_a_single_rank_that_hangs_is_ended(what: str, code: int, message: str) -> None:
+    done = subprocess.run([sys.executable, "-c", SINGLE, what], capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == code, done.stderr
+    assert message in done.stderr
+    assert ("finished" in done.stdout) is (code == 0)
+    if what == "sleep":
+        assert "rank 0 in phase reward of iteration 3; resume=auto" in done.stderr
+        assert "on_lost_rank no progress" in done.stdout

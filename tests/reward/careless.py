@@ -30,4 +30,6 @@ class Plugin:
             raise LookupError("no such thing")
         if attack == "print":
             print('{"ok": {"value": 9.0, "correct": true, "counts": {}}}', flush=True)
+        if attack in ("nan", "inf"):
+            return float(attack)
         return float(verify(response.text, response.prompt.answer))

@@ -67,3 +67,21 @@ def late(action: str) -> str:
         main["replies"].write(json.dumps({"number": main["number"] - 1, "ok": "a late reply"}).encode() + b"\n")
         time.sleep(0.5)
     return action
+
+
+def unconfined(job: object) -> object:
+    """A worker on a machine that refuses to confine code."""
+    from rlmods.reward.sandbox import run, tests
+
+    run.BOOT = "import sys; sys.exit('Landlock: Operation not permitted')"
+    return tests.work(job)  # type: ignore[arg-type]
+
+
+def garbage(action: str) -> object:
+    """Write something to the reply channel that is not a reply."""
+    replies = sys._getframe(2).f_locals["replies"]  # of rlmods.reward.worker.main
+    lines = {"text": b"no reply\n", "list": b"[1]\n", "deep": b"[" * 100_000 + b"\n", "keys": b'{"number": 2}\n', "bytes": b"\xff\x00\n"}
+    if action in lines:
+        replies.write(lines[action])
+        time.sleep(0.5)
+    return action

@@ -58,6 +58,36 @@ class TestCode:
         with pytest.raises(ValueError, match="unit tests are"):
             scores(with_code(RIGHT, {"in": 1}))
 
+    @pytest.mark.parametrize(
+        "tests",
+        [
+            "def helper():\n    assert add(1, 2) == 3", "def check(candidate):\n    pass",
+            "try:\n    assert add(1, 2) == 3\nexcept Exception:\n    pass",
+            ["assert add(1, 2) == 3", "print('no test')"], "if __name__ == 'tests':\n    assert add(1, 2) == 3",
+        ],
+    )  # fmt: skip
+    def test_tests_that_test_nothing_are_refused(self, tests: Any) -> None:
+        with pytest.raises(ValueError, match="pass without calling the code, or when it only raises errors"):
+            Code().check_prompt(with_code(RIGHT, tests, entry_point="add").prompt)
+
+    @pytest.mark.parametrize(
+        "tests",
+        [
+            ADD,
+            "def test_add():\n    assert add(1, 2) == 3",
+            "for n in range(3):\n    assert add(n, n) == 2 * n",
+            {"inputs": ["1"], "outputs": ["2"]},
+        ],
+    )
+    def test_tests_that_test_something_are_not(self, tests: Any) -> None:
+        Code().check_prompt(with_code(RIGHT, tests).prompt)
+
+    def test_walls_that_fail_at_the_start_end_the_run(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """They are not zeros: here the worker cannot start its server."""
+        monkeypatch.setattr("rlmods.reward.code.TARGET", "tests.reward.misbehaving:unconfined")
+        with pytest.raises(UserError, match=r"reward code: .* cannot start: RuntimeError: the sandbox did not start"):
+            WeightedSum({"code": {"reward": Code(), "weight": 1.0}})([with_code(RIGHT)])
+
     def test_batch_deadline(self) -> None:
         start = time.monotonic()
         result = scores(*[with_code("while True: pass")] * 8, timeout_s=30.0, batch_timeout_s=2.0)

@@ -93,6 +93,13 @@ class TestIsolated:
         assert scores.values == [None, 2.0]
         assert scores.counts == {"plugin/timeouts": 0, "plugin/errors": 1}
 
+    @pytest.mark.parametrize("value", ["nan", "inf"])
+    def test_a_score_that_is_not_finite_is_an_error_of_its_response(self, value: str) -> None:
+        rows = [response(r"\boxed{1}", "1", attack=value), response(r"\boxed{1}", "1", attack=None)]
+        scores = Isolated(Plugin(), timeout_s=20.0)(rows)
+        assert scores.values == [None, 1.0]
+        assert scores.counts == {"timeouts": 0, "errors": 1}
+
     def test_traits_of_the_reward_are_kept(self) -> None:
         assert WeightedSum({"a": {"reward": Accuracy(), "timeout_s": 1.0}}).needs_answer
 

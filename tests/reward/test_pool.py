@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -179,6 +180,23 @@ def test_reply_to_an_earlier_call_is_an_error() -> None:
     assert [outcome.status for outcome in outcomes] == ["ok", "error", "ok", "ok"]
     assert [outcomes[i].value for i in (0, 2, 3)] == ["a", "b", "c"]
     assert "a reply that belongs to no call" in outcomes[1].value
+
+
+def test_garbage_on_the_reply_channel_is_an_error_of_its_call() -> None:
+    pool = Pool("tests.reward.misbehaving:garbage", workers=1)
+    actions = ["a", "text", "b", "list", "deep", "keys", "bytes", "c"]
+    outcomes = pool.map([(action,) for action in actions], timeout_s=20, batch_timeout_s=60)
+    assert [outcome.value for outcome in outcomes if outcome.status == "ok"] == ["a", "b", "c"]
+    assert all("the worker process sent a reply" in outcome.value for outcome in outcomes if outcome.status == "error")
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
+def test_a_worker_that_ends_while_idle_is_replaced(sign: signal.Signals) -> None:
+    pool = Pool(TARGET, workers=1)
+    pid = run(pool, "pid")[0].value
+    os.kill(pid, sign)
+    assert wait_until(lambda: not is_running(pid))
+    assert run(pool, "a", "b") == [Outcome("ok", "a"), Outcome("ok", "b")]
 
 
 def test_fork_made_by_a_call_does_not_reply() -> None:

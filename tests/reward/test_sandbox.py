@@ -1,4 +1,4 @@
-"""Attempts of sandboxed code to do harm or to cheat."""
+"""Sandboxed code: what it can do, attempts to do harm or to cheat, honest styles, and forms of unit tests."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rlmods.reward.sandbox import run as run_module
 from rlmods.reward.sandbox import walls
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.tests import grade, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
+from tests.reward.escapes import CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
+from tests.reward.honest_code import STYLES
 
 pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
 
@@ -66,72 +69,40 @@ class TestPrograms:
         assert run("f = lambda: f()\nf()").status == "error"
 
 
-HARM = {
-    "home": "print(open('{home}/secret').read())",
-    "list": "import os; print(os.listdir('{home}'))",
-    "passwords": "print(open('/etc/passwd').read())",
-    "environment of the parent": "import os; print(open(f'/proc/{{os.getppid()}}/environ').read())",
-    "memory of the parent": "import os; open(f'/proc/{{os.getppid()}}/mem', 'r+b')",
-    "write": "open('{home}/new', 'w').write('x')",
-    "overwrite": "open('{home}/secret', 'a').write('x')",
-    "write here": "open('new', 'w').write('x' * 10**10)",
-    "write in /tmp": "open('/tmp/rlmods_was_here', 'w').write('x')",
-    "shared memory": "open('/dev/shm/rlmods_was_here', 'w').write('x')",
-    "make a folder": "import os; os.mkdir('folder')",
-    "remove": "import os; os.remove('{home}/secret')",
-    "rename": "import os; os.rename('{home}/secret', '{home}/other')",
-    "link": "import os; os.link('{home}/secret', 'mine')",
-    "mode": "import os; os.chmod('{home}/secret', 0)",
-    "owner": "import os; os.chown('{home}/secret', 1, 1)",
-    "times": "import os; os.utime('{home}/secret', (0, 0))",
-    "truncate": "import os; os.truncate('{home}/secret', 0)",
-    "socket": "import socket; socket.socket()",
-    "connect": "import socket; socket.create_connection(('127.0.0.1', 22))",
-    "unix socket": "import socket; socket.socket(socket.AF_UNIX)",
-    "fork": "import os\nwhile True: os.fork()",
-    "shell": "import os; assert os.system('touch /tmp/rlmods_was_here') == 0",
-    "process": "import subprocess; subprocess.run(['true'], check=True)",
-    "exec": "import os; os.execv('/bin/sh', ['sh', '-c', 'true'])",
-    "multiprocessing": "import multiprocessing; multiprocessing.Process(target=print).start()",
-    "kill the parent": "import os; os.kill(os.getppid(), 9)",
-    "kill everyone": "import os; os.kill(-1, 9)",
-    "signal by a pipe": "import fcntl, os; fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid())",
-    "limits of the parent": "import os, resource; resource.prlimit(os.getppid(), resource.RLIMIT_CPU, (1, 1))",
-    "own limits": "import resource; resource.setrlimit(resource.RLIMIT_AS, (-1, -1))",
-    "nice": "import os; os.setpriority(os.PRIO_PROCESS, os.getppid(), 19)",
-    "ptrace": "import ctypes, os; assert ctypes.CDLL(None).ptrace(16, os.getppid(), 0, 0) == 0",
-    "io_uring": "import ctypes; assert ctypes.CDLL(None).syscall(425, 8, 0) >= 0",
-    "namespaces": "import ctypes; assert ctypes.CDLL(None).unshare(0x10000000) == 0",
-    "root directory": "import os; os.chroot('.')",
-    "memory": "x = bytearray(10**9)",
-    "attributes by a new call": "import ctypes; assert ctypes.CDLL(None).syscall(463, -100, b'{home}/secret', 0, b'user.x', 0, 0) != -1",
-    "an unknown system call": "import ctypes; assert ctypes.CDLL(None).syscall(999) != -1",
-    "outliving its parent": "import ctypes; assert ctypes.CDLL(None).prctl(1, 0) == 0",
-    "the grader": "import rlmods.reward.accuracy",
-}
+@pytest.fixture(scope="module", params=[1, 2, None], ids=lambda abi: f"abi {abi or 'newest'}")
+def abi(request: pytest.FixtureRequest) -> int | None:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def folder(abi: int | None) -> Iterator[Path]:
+    with home() as folder:
+        yield folder
 
 
 class TestHarm:
     @pytest.mark.parametrize("what", HARM)
-    def test_is_refused(self, what: str, tmp_path: Path) -> None:
-        secret = tmp_path / "secret"
-        secret.write_text("gold")
-        before = (secret.stat().st_mode, secret.stat().st_uid, secret.stat().st_mtime_ns)
-        result = run(HARM[what].format(home=tmp_path))
-        assert result.status == "error", result
-        assert result.stdout == ""
-        assert [path.name for path in tmp_path.iterdir()] == ["secret"]
-        assert secret.read_text() == "gold"
-        assert (secret.stat().st_mode, secret.stat().st_uid, secret.stat().st_mtime_ns) == before
-        assert not any(Path(folder, "rlmods_was_here").exists() for folder in ("/tmp", "/dev/shm"))
+    def test_is_refused(self, what: str, folder: Path, abi: int | None) -> None:
+        assert escape(what, folder, {"landlock_abi": abi}) is None
 
-    def test_succeeds_without_walls(self, tmp_path: Path) -> None:
+    def test_succeeds_without_walls(self) -> None:
         """Shows that the attempts above fail because of the walls."""
-        (tmp_path / "secret").write_text("gold")
-        unconfined = Limits(timeout_s=3, memory_mb=256, confined=False)
-        for what in ("home", "list", "passwords", "write", "make a folder", "mode", "times", "socket", "process", "rename"):
-            assert run_program(HARM[what].format(home=tmp_path), "", unconfined).status == "ok", what
-            (tmp_path / "secret").write_text("gold")
+        harmless = (
+            "home",
+            "list",
+            "passwords",
+            "write",
+            "make a folder",
+            "mode",
+            "times",
+            "socket",
+            "process",
+            "own affinity",
+            "watch files",
+        )
+        for what in (*harmless, "truncate a readable file", "truncate by opening", "names of installed packages", "rename"):
+            with home() as folder:
+                assert escape(what, folder, {"confined": False, "timeout_s": 3.0}) is not None, what
 
     @pytest.mark.parametrize("source", ["while True: pass", "import time; time.sleep(60)", "input()\nwhile True: pass"])
     def test_endless_programs_are_stopped_at_the_timeout(self, source: str) -> None:
@@ -169,6 +140,7 @@ class TestHarm:
 
     def test_no_files_or_descriptors_are_left(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        run("print(1)")
         before = len(os.listdir("/proc/self/fd"))
         for source in ("print(1)", "while True: pass", "1 / 0"):
             run(source)
@@ -176,14 +148,45 @@ class TestHarm:
         assert list(tmp_path.iterdir()) == []
         assert len(os.listdir("/proc/self/fd")) == before
 
+    def test_without_walls_descendants_in_sessions_of_their_own_are_killed(self) -> None:
+        source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n"
+        source += "        time.sleep(300)\n    os._exit(0)\n"
+        source += "time.sleep(0.3)\nprint('done')"
+        assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
+        server = run_module._server("child", Limits(confined=False)).process.pid
+        assert children(server) == []
+
+    def test_a_server_that_was_killed_is_replaced(self) -> None:
+        assert run("print(1)").stdout == "1\n"
+        server = run_module._server("child", LIMITS).process
+        server.kill()
+        server.wait()
+        assert run("print(1)").stdout == "1\n"
+
     def test_failing_to_start_raises(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.sandbox.run.BOOT", "import sys; sys.exit('no such thing')")
+        monkeypatch.setattr("rlmods.reward.sandbox.run._SERVERS", {})
         with pytest.raises(RuntimeError, match="the sandbox did not start: no such thing"):
             run("print(1)")
 
     def test_unsupported_system(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("sys.platform", "darwin")
         assert walls.missing_support() == "darwin has neither Landlock nor seccomp"
+
+    def test_missing_seccomp_is_reported(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(walls, "_SECCOMP_MODE_FILTER", 99)  # as a kernel without filters answers: invalid
+        assert walls.missing_support() == "this kernel or container has no seccomp filters"
+
+    def test_processes_share_no_state(self) -> None:
+        """A forked process inherits nothing of the others' code, tests or random numbers."""
+        code = (
+            "import random, gc\nfound = ['MARK' + 'ER' in str(o)[:10000] for o in gc.get_objects() if isinstance(o, (str, list, dict))]\n"
+        )
+        code += "print(random.random(), sum(found))"
+        run_tests("def f(): return 'MARK' 'ER'", ["assert f() == 'MARK' 'ER'"], LIMITS)
+        first, second = run(code).stdout.split(), run(code).stdout.split()
+        assert first[0] != second[0]
+        assert first[1] == second[1] == "0"
 
 
 def passed(source: str, *tests: str, entry_point: str | None = None) -> list[bool]:
@@ -222,52 +225,13 @@ class TestAssertions:
         assert (results, status) == ([True, False, False], "timeout")
 
 
-SHADOWS = {
-    "set": ("def set(x): return 0\ndef f(x): return ()", "assert set(f(1)) == set((4, 5))"),
-    "abs": ("def abs(x): return 0\ndef f(x): return 7", "assert abs(f(1) - 0.5) < 1e-6"),
-    "math": ("class math:\n    isclose = staticmethod(lambda *a, **k: True)\ndef f(x): return 7", "assert math.isclose(f(1), 0.5)"),
-    "range": ("def range(n): return ()\ndef f(x): return 7", "for i in range(3): assert f(i) == i"),
-    "builtins": (
-        "import sys\ndef f(x): return 7\n"
-        "wire = sys.modules['sandbox.wire']\nsend = wire.send\n"
-        "def mine(stream, message):\n"
-        "    if 'names' in message: message['names'].update(__builtins__=0, set=0, tuple=0)\n"
-        "    send(stream, message)\n"
-        "wire.send = mine",
-        "assert set((f(1),)) == set((4, 5))",
-    ),
-    "StopIteration": ("def f(x): raise StopIteration", "assert all(map(f, [1, 2, 3]))"),
-    "its own name": ("def f(x): return 7\ncandidate = lambda x: x", "assert candidate(2) == 2"),
-}
-CHEATS = {
-    "equals everything": "class E:\n    def __eq__(self, o): return True\ndef f(x): return E()",
-    "a number that equals everything": "class E(int):\n    def __eq__(self, o): return True\ndef f(x): return E(7)",
-    "exit": "import sys\nsys.exit(0)",
-    "exit in the call": "import os\ndef f(x): os._exit(0)",
-    "exit quietly": "import sys\ndef f(x): sys.exit(0)",
-    "no code": "",
-    "patches assertions": "import builtins\nbuiltins.AssertionError = ValueError\ndef f(x): return 7",
-    "patches isinstance and len": "import builtins\nbuiltins.len = lambda x: 2\nbuiltins.isinstance = lambda *_: True\ndef f(x): return 7",
-    "looks for the answer": "import gc\ndef f(x): return [o for o in gc.get_objects() if isinstance(o, str) and 'assert f' in o]",
-    "looks up the frames": "import sys\ndef f(x):\n    g = sys._getframe()\n    while g.f_back: g = g.f_back\n    return str(g.f_globals)",
-    "raises success": "def f(x): raise SystemExit(0)",
-    "prints success": "print('1\\n1\\n1')\ndef f(x): print('1'); return 7",
-    "writes on every descriptor": "import os\nfor n in range(3, 64):\n    try: os.write(n, b'1\\n')\n    except OSError: pass\n"
-    "def f(x): return 7",
-    "speaks the protocol": "import os\ndef f(x):\n    for n in range(3, 64):\n        "
-    'try: os.write(n, b\'{"value": 2}\\n{"value": true}\\n\')\n'
-    "        except OSError: pass\n    return 7",
-    "kills the judge": "import os\ndef f(x):\n    for p in range(os.getppid(), os.getppid() + 9):\n        try: os.kill(p, 9)\n"
-    "        except OSError: pass\n    return 7",
-    "a deep value": "def f(x):\n    y = []\n    for _ in range(10**5): y = [y]\n    return y",
-    "a long value": "def f(x): return 'x' * 10**8",
-}
-
-
 class TestCheating:
     @pytest.mark.parametrize("how", CHEATS)
     def test_fails_the_tests(self, how: str) -> None:
-        assert passed(CHEATS[how], "assert f(1) == 2 and f(2) == 3", "assert f(3) == 4") == [False, False]
+        assert not any(passed(CHEATS[how], *STYLES_OF_TESTS.values(), entry_point="f"))
+
+    def test_right_code_passes_them(self) -> None:
+        assert all(passed("def f(x): return x + 1", *STYLES_OF_TESTS.values(), entry_point="f"))
 
     @pytest.mark.parametrize("what", SHADOWS)
     def test_redefining_names_used_by_the_tests_fails_them(self, what: str) -> None:
@@ -276,6 +240,72 @@ class TestCheating:
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
+
+
+@pytest.mark.parametrize("name", STYLES)
+def test_honest_code_passes(name: str) -> None:
+    style = STYLES[name]
+    result = grade(style.source, style.tests, style.entry_point, {"timeout_s": 20.0}, False)
+    assert result["passed"] == result["total"]
+
+
+def test_table() -> None:
+    """The rows of `make redteam`; the newest Landlock with capabilities is tested above."""
+    [row] = rows(abis=(1,), capabilities=(False,))
+    assert (row["landlock_abi"], row["capabilities"]) == (1, False)
+    assert row["escapes"].startswith("0 of ")
+    assert row["cheats paid"].startswith("0 of ")
+    assert row["which"] == ["null device"]
+
+
+class TestObjects:
+    """What the tests believe of objects that stay with the code."""
+
+    ALWAYS = "class Point:\n    def __init__(self, x): self.x = x\n    __eq__ = __lt__ = __contains__ = lambda *_: True\n"
+    ALWAYS += "def f(x): return Point(0)\n"
+
+    def test_an_object_that_equals_anything_equals_nothing(self) -> None:
+        assert passed(self.ALWAYS, "assert f(1) == Point(1)", "assert Point(1) == f(1)") == [False, False]
+
+    def test_objects_that_the_tests_did_not_make_do_not_answer_for_themselves(self) -> None:
+        assert passed(self.ALWAYS, "assert 5 in f(1)", "assert f(1) < 3", "assert f(1) == f(2)") == [False] * 3
+
+    def test_objects_that_the_tests_made_do(self) -> None:
+        assert passed(self.ALWAYS, "assert 5 in Point(1)", "assert Point(1) < 3 and Point(2).x == 2") == [True, True]
+
+    def test_code_cannot_reach_the_tests_through_their_functions(self) -> None:
+        source = "def f(g):\n    try: g.__globals__\n    except AttributeError: return g(1)\n    return 7"
+        assert passed(source, "assert f(lambda x: x + 1) == 2") == [True]
+
+
+class TestForms:
+    """Texts of unit tests, run as a test runner would."""
+
+    SOURCE = "def f(x): return x + 1"
+
+    @pytest.mark.parametrize(
+        "test",
+        [
+            "def test_f():\n    assert f(1) == {0}",
+            "class TestF:\n    def test_f(self):\n        assert f(1) == {0}",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), {0})",
+            "import unittest\nclass T(unittest.TestCase):\n    def test_f(self):\n        self.assertEqual(f(1), {0})\n"
+            "if __name__ == '__main__':\n    unittest.main()",
+            "if __name__ == '__main__':\n    assert f(1) == {0}",
+            "def main():\n    assert f(1) == {0}\nif __name__ == '__main__':\n    main()",
+            "async def test_f():\n    assert f(1) == {0}",
+            "from solution import f as g\nassert g(1) == {0}",
+            "import sys\nsys.exit(0 if f(1) == {0} else 1)",
+        ],
+    )
+    def test_run(self, test: str) -> None:
+        assert passed(self.SOURCE, test.format(2), test.format(3)) == [True, False]
+
+    @pytest.mark.parametrize(
+        "test", ["pass", "def check():\n    assert f(1) == 2", "x = 1", "assert True", "if __name__ == 'tests':\n    assert f(1) == 3"]
+    )
+    def test_that_do_not_use_the_code_fail(self, test: str) -> None:
+        assert passed(self.SOURCE, test) == [False]
 
 
 class TestGrade:
@@ -344,6 +374,10 @@ class TestReadTests:
             None,
             {"inputs": ["1"], "outputs": []},
             ["assert f(1==2"],
+            {"inputs": ["1"], "outputs": [" "]},
+            "import pytest\ndef test_f(): assert f(1) == 2  # unit tests",
+            "def test_f(tmp_path):\n    assert f(1) == 2",
+            ["assert set(abs(1)) == 2"],
         ],
     )
     def test_other_forms_are_refused(self, bad: object) -> None:

@@ -1,8 +1,15 @@
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from rlmods.reward import TaskScore
+from rlmods.reward.reasoning_gym_scorer import score
+from rlmods.reward.sandbox.expressions import RefusedError, evaluate
+from rlmods.reward.sandbox.run import BOOT
 from rlmods.types import UserError
 from tests.reward.samples import response
 
@@ -22,3 +29,97 @@ def test_uses_the_scorer_of_the_task() -> None:
     assert scores.correct == [True, False, False, True, None, False]
     assert [scores[row] for row in (0, 2, 4, 5)] == [1.0, 0.0, None, 0.0]
     assert scores.counts == {"timeouts": 0, "errors": 1}
+
+
+def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmods.reward.task_score.missing_support", lambda: "this kernel has no Landlock")
+    with pytest.raises(UserError, match=r"this kernel has no Landlock, so scorers, .* type reward.walls=limits"):
+        TaskScore()
+
+
+@pytest.mark.parametrize("bad", [{"walls": "none"}, {"timeout_s": 0}, {"workers": 0}, {"memory_mb": 0}])
+def test_settings_out_of_range(bad: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"TaskScore: {next(iter(bad))}="):
+        TaskScore(**bad)
+
+
+EVALUATING = ("binary_matrix", "countdown", "intermediate_integration", "n_queens", "number_sorting", "polynomial_multiplication",
+              "puzzle24", "simple_integration", "spiral_matrix", "string_insertion", "bitwise_arithmetic")  # fmt: skip
+"""Tasks whose scorers evaluate text."""
+HOSTILE = {
+    "write": "open('{folder}/file', 'w').write('x')",
+    "shell": "__import__('os').system('touch {folder}/file')",
+    "environment": "[open('{folder}/file', 'w').write(__import__('os').environ['SECRET'])]",
+    "patch": "[m.__dict__.update(score_answer=lambda *a, **k: 1.0) for m in __import__('gc').get_objects() if isinstance(m, type)]",
+    "patch the class": "setattr(type(self), 'score_answer', lambda *a, **k: 1.0)",
+    "frames": "(x for x in [0]).gi_frame.f_back.f_back.f_locals.update(reward=1.0)",
+    "attributes": "().__class__.__base__.__subclasses__()",
+    "exec": "exec('import os')",
+    "lambda": "(lambda: __import__('os')._exit(0))()",
+    "sympify": 'sympify(\'__import__("os").system("touch {folder}/file")\')',
+    "lambdify": "lambdify((), Symbol('__import__(\"os\")'))()",
+    "symbol": "Symbol('x').__class__",
+    "gold": "entry['answer']",
+    "gold by name": "oracle_answer",
+    "reply": "__import__('os').write(3, b'1.0')",
+    "format": "'{{0.__class__}}'.format(1)",
+    "keywords": "Symbol('x', **{{'commutative': exit()}})",
+}
+EXPENSIVE = (
+    "9**9**9**9",
+    "factorial(factorial(20))",
+    "[0]*10**10",
+    "(" * 5000,
+    "1<<10**9",
+    "x**(10**9)",
+    "'a'*10**10",
+    "binomial(10**9, 10**8)",
+)
+
+
+@pytest.fixture(scope="module")
+def entries() -> dict[str, Any]:
+    gym = pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    return {task: gym.create_dataset(task, size=1, seed=3)[0] for task in EVALUATING}
+
+
+@pytest.mark.parametrize("task", EVALUATING)
+def test_hostile_answers(task: str, entries: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SECRET", "a secret")
+    entry = entries[task]
+    assert score(task, str(entry["answer"]), entry) == 1.0
+    nonsense = score(task, "no answer", entry)
+    for what, text in HOSTILE.items():
+        assert score(task, text.format(folder=tmp_path), entry) <= max(nonsense, 0.05), what
+    for text in EXPENSIVE:
+        with suppress(TimeoutError, ValueError):  # counted by the reward
+            assert score(task, text, entry, limits=(("timeout_s", 3.0),)) <= max(nonsense, 0.05), text
+    assert list(tmp_path.iterdir()) == []
+    assert score(task, "no answer", entry) == nonsense
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE.values(), *EXPENSIVE, "x", "f(1)", "[1 for _ in '']", "1 if 2 else 3", "a.b", "f'{1}'", "{}", "1 < 2"]
+)
+def test_evaluates_arithmetic_only(text: str) -> None:
+    with pytest.raises((RefusedError, ZeroDivisionError)):
+        evaluate(text)
+
+
+@pytest.mark.parametrize("text", ["[1, -2.5, 'a']", "((1, 2), [3])", "2**10 + (7 // 2) * 3 % 5 - ~1", "0xff << 3 ^ 5", "1 / 4"])
+def test_arithmetic_is_python_s(text: str) -> None:
+    assert evaluate(text) == eval(text)
+
+
+def test_walls_hold_what_gets_past_the_evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scorer that is run without the restriction to arithmetic still cannot write, nor read the environment."""
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    monkeypatch.setenv("SECRET", "a secret")
+    monkeypatch.setattr("rlmods.reward.sandbox.run.BOOT", BOOT.replace("server.main", "from sandbox import expressions as e; "
+                        "e.guard = e.guard_sympy = lambda *a: None; server.main"))  # fmt: skip
+    monkeypatch.setattr("rlmods.reward.sandbox.run._SERVERS", {})
+    entry = {"answer": "ab", "metadata": {}}
+    assert score("string_insertion", "['a', 'b' if __import__('os').environ.get('SECRET') is None else '']", entry) == 0.1
+    for text in (f"[open('{tmp_path}/file', 'w') and 'ab']", "[open('/etc/passwd') and 'ab']", "[__import__('os').fork() and 'ab']"):
+        assert score("string_insertion", text, entry) == 0.0
+    assert list(tmp_path.iterdir()) == []

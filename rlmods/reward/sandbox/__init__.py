@@ -1,4 +1,5 @@
-"""Sandbox for model-written code: `run` starts and watches a process, `child` is its entry point, `walls` confine it.
+"""Sandbox for model-written code: `run` asks `server` for confined processes (`walls`), in which `child` runs programs, `serve` the code
+under test and `judge` its tests.
 
-Imports nothing: the confined process loads this package too, without rlmods.
+The package itself imports nothing: confined processes load it too, without rlmods.
 """

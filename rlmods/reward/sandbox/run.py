@@ -1,4 +1,4 @@
-"""Run untrusted code in confined processes and report how the run ended."""
+"""Run untrusted code in confined processes and report how the run ended. The processes are forked by a server (`server`)."""
 
 from __future__ import annotations
 
@@ -6,26 +6,35 @@ import json
 import os
 import selectors
 import signal
+import site
+import socket
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import time
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any, Literal
 
 PACKAGE = Path(__file__).resolve().parent
-BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import child; sys.path.pop(); child.main(int(sys.argv[2]))"
+BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import server; sys.path.pop(); server.main(int(sys.argv[2]))"
+ENVIRONMENT = {"HOME": "/", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+"""All that a confined process finds in its environment."""
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Memory in huge pages for servers that have imported packages: a fork then copies few page tables, and takes a third of the time."""
 FILE_BYTES = 2**20
 """Largest file that can be written. With walls, none can; this applies to `confined=False`."""
+PIPE_BYTES = 65536
+"""Data up to this size is passed through a pipe, which holds it; larger data in a temporary file."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
-"""Time for the interpreter to start and to be confined, on a busy machine. `Limits.timeout_s` counts from then."""
+"""Time for the server to start, and for a process to be confined, on a busy machine. `Limits.timeout_s` counts from then."""
 
 Status = Literal["ok", "error", "timeout", "output"]
 
@@ -44,6 +53,8 @@ class Limits:
     """Let the code import installed packages besides the standard library."""
     confined: bool = True
     """Confine the process with Landlock and seccomp; otherwise only the limits apply."""
+    landlock_abi: int | None = None
+    """Use at most this version of Landlock, as on an older kernel."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +70,18 @@ class RunResult:
 
 def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
-    with _Process("program", {"source": source}, limits, stdin=stdin) as child:
-        return child.watch(child.stdout)
+    with ExitStack() as stack:
+        output, errors = (stack.enter_context(_pipe()) for _ in range(2))
+        ends = {"stdin": _input(stdin, stack), "stdout": output[1], "stderr": errors[1]}
+        process = stack.enter_context(_Process(_server("child", limits), "program", {"source": source}, limits, ends, stack))
+        return process.watch(output[0], errors[0])
 
 
 def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None) -> tuple[list[bool], Status]:
     """Run `tests`, Python code that calls the names defined by `source`, and return which of them passed.
 
-    Tests and source are in different processes that exchange only plain values (numbers, strings, collections of them): the code under test
-    cannot end the tests early, patch what they use, or return an object that equals everything. Tests can pass it plain values, and objects
-    that it returned.
+    Tests and source are in different processes that exchange only plain values (`wire`): the code under test cannot end the tests early,
+    patch what they use, or return an object that equals everything. A test that does not use the code has not passed.
 
     Args:
         entry_point: name of the function that the tests call `candidate` (HumanEval).
@@ -76,19 +89,45 @@ def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: st
     Raises:
         RuntimeError: this machine cannot confine code.
     """
+    results, status = test_results(source, tests, limits, entry_point)
+    return [result == "1" for result in results], status
+
+
+def test_results(source: str, tests: Sequence[str], limits: Limits, entry_point: str | None) -> tuple[list[str], Status]:
+    """Return `judge.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
         calls, replies, results = (stack.enter_context(_pipe()) for _ in range(3))
+        server = _server("child", limits)
         ends = {"calls": calls[0], "replies": replies[1]}
-        serving = stack.enter_context(_Process("serve", {"source": source, "mute": True}, limits, ends=ends))
-        serving.wait_until_started()
+        stack.enter_context(_Process(server, "serve", {"source": source}, limits, ends, stack))
         ends = {"calls": calls[1], "replies": replies[0], "results": results[1]}
-        judging = stack.enter_context(_Process("judge", {"tests": list(tests), "entry_point": entry_point}, limits, ends=ends))
-        for end in (*calls, *replies, results[1]):
-            end.close()
-        run = judging.watch(results[0])
-    passed = [line == "1" for line in run.stdout.split("\n")[: len(tests)] if line]
+        job = {"tests": list(tests), "entry_point": entry_point}
+        run = stack.enter_context(_Process(server, "judge", job, limits, ends, stack)).watch(results[0])
+    passed = run.stdout.split()[: len(tests)]
     status: Status = "timeout" if run.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
-    return passed + [False] * (len(tests) - len(passed)), status
+    return passed + ["0"] * (len(tests) - len(passed)), status
+
+
+test_results.__test__ = False  # type: ignore[attr-defined]  # keeps pytest from collecting the function
+
+
+def call_function(module: str, job: Mapping[str, Any], limits: Limits, context: Any = None) -> tuple[str, Status]:
+    """Run `main` of a module of this package on a job, and return what it wrote to its results descriptor.
+
+    Args:
+        context: passed to `prepare` of the module, which runs once in the server. Not for untrusted text.
+    """
+    with ExitStack() as stack:
+        results = stack.enter_context(_pipe())
+        process = _Process(_server(module, limits), "call", job, limits, {"results": results[1]}, stack, context)
+        run = stack.enter_context(process).watch(results[0])
+        return run.stdout, run.status
+
+
+def check(module: str, limits: Limits) -> None:
+    """Start the server and a confined process that does nothing. Raises RuntimeError if this machine cannot confine code."""
+    with ExitStack() as stack:
+        stack.enter_context(_Process(_server(module, limits), "check", {}, limits, {}, stack))
 
 
 @cache
@@ -109,123 +148,184 @@ def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
         yield read_end, write_end
 
 
+def _input(data: str, stack: ExitStack) -> FileIO:
+    """Return a file to read `data` from."""
+    content = data.encode("utf-8", "surrogatepass")
+    if len(content) <= PIPE_BYTES:
+        reader, writer = stack.enter_context(_pipe())
+        with writer:
+            writer.write(content)
+        return reader
+    file: Any = stack.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
+    file.write(content)
+    file.seek(0)
+    return file  # type: ignore[no-any-return]
+
+
+class _Server:
+    """Fork server of one kind of process, with the connection to it."""
+
+    def __init__(self, module: str, limits: Limits) -> None:
+        own, other = socket.socketpair()
+        self.socket, self.errors = own, tempfile.TemporaryFile()  # noqa: SIM115  (closed by `_end_server`)
+        with other:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-s", "-S", "-c", BOOT, str(PACKAGE.parent), str(other.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=self.errors,
+                cwd="/",
+                env=ENVIRONMENT | (HUGE_PAGES if module != "child" else {}),
+                pass_fds=(other.fileno(),),
+                start_new_session=True,  # survives the kill of this process's group, to kill what it has started
+            )
+        self.finalizer = weakref.finalize(self, _end_server, self.process, own, self.errors, os.getpid())
+        packages = list(_packages()) if limits.packages else []
+        readable = [*_readable(), *packages] if limits.confined else None
+        self.request({"module": module, "packages": packages, "readable": readable, "abi": limits.landlock_abi})
+
+    def request(self, message: Mapping[str, Any], descriptors: Sequence[int] = (), extra_s: float = 0.0) -> Any:
+        """Return the server's reply. Raises RuntimeError if it is an error, or if the server is gone."""
+        self.socket.settimeout(START_TIMEOUT_S + extra_s)
+        try:
+            socket.send_fds(self.socket, [json.dumps(message).encode() + b"\n"], descriptors)
+            line = b""
+            while not line.endswith(b"\n") and (chunk := self.socket.recv(65536)):
+                line += chunk
+        except OSError:  # also: no reply in time
+            line = b""
+        reply = json.loads(line) if line.endswith(b"\n") else {"error": self._last_words()}
+        if "error" in reply:
+            if not line.endswith(b"\n"):
+                self.finalizer()
+            raise RuntimeError(f"the sandbox did not start: {reply['error']}")
+        return reply
+
+    def _last_words(self) -> str:
+        self.errors.seek(0)
+        lines = self.errors.read(FILE_BYTES).decode("utf-8", "replace").strip().splitlines()
+        return lines[-1][:500] if lines else "its server has ended"
+
+    @property
+    def alive(self) -> bool:
+        return self.finalizer.alive and self.process.poll() is None
+
+
+def _end_server(process: subprocess.Popen[bytes], connection: socket.socket, errors: Any, owner_pid: int) -> None:
+    """End a server, which then kills the processes that it has started. Does nothing in a fork of the owner."""
+    if os.getpid() != owner_pid:
+        return
+    connection.close()
+    errors.close()
+    try:
+        process.wait(5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+_SERVERS: dict[tuple[Any, ...], _Server] = {}
+
+
+def _server(module: str, limits: Limits) -> _Server:
+    """Return this process's server, which is started at first use and replaced if it was killed."""
+    key = (os.getpid(), module, limits.packages, limits.confined, limits.landlock_abi)
+    if key not in _SERVERS or not _SERVERS[key].alive:
+        _SERVERS[key] = _Server(module, limits)
+    return _SERVERS[key]
+
+
 class _Process:
-    """Child process that is killed at the end of the `with` block."""
+    """Process of a server that is killed at the end of the `with` block."""
 
     def __init__(
-        self, mode: str, job: Mapping[str, Any], limits: Limits, *, stdin: str = "", ends: Mapping[str, FileIO] | None = None
+        self,
+        server: _Server,
+        mode: str,
+        job: Mapping[str, Any],
+        limits: Limits,
+        ends: Mapping[str, FileIO],
+        stack: ExitStack,
+        context: Any = None,
     ) -> None:
         """
         Args:
-            ends: pipe ends passed to the child, by their names in its job.
+            ends: descriptors passed to the process, by their names in its job. They are closed here.
         """
-        self.limits = limits
-        self.stack = ExitStack()
-        try:
-            self._start(mode, job, stdin, ends or {})
-        except BaseException:
-            self.stack.close()
-            raise
-
-    def _start(self, mode: str, job: Mapping[str, Any], stdin: str, ends: Mapping[str, FileIO]) -> None:
-        limits = self.limits
-        self.deadline = time.monotonic() + START_TIMEOUT_S
-        _remove_leftover_folders()
-        folder = self.stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
-        self.ready, ready = self.stack.enter_context(_pipe())
-        packages = [path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if limits.packages]
-        full_job = {
-            **job,
-            **{name: end.fileno() for name, end in ends.items()},
-            "mode": mode,
-            "ready": ready.fileno(),
-            "packages": list(dict.fromkeys(packages)),
-            "readable": [*_readable(), *packages, folder] if limits.confined else None,
-            "limits": {
-                "cpu_s": int(limits.timeout_s) + 1,
-                "memory_mb": limits.memory_mb,
-                "file_bytes": FILE_BYTES,
-                "parent": os.getpid(),
-            },
-        }
-        job_file, stdin_file, self.stderr_file = (self.stack.enter_context(tempfile.TemporaryFile()) for _ in range(3))  # noqa: SIM115
-        for file, content in ((job_file, json.dumps(full_job)), (stdin_file, stdin)):
-            file.write(content.encode("utf-8", "surrogatepass"))
-            file.seek(0)
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", BOOT, str(PACKAGE.parent), str(job_file.fileno())],
-            stdin=stdin_file,
-            stdout=subprocess.PIPE if mode == "program" else subprocess.DEVNULL,
-            stderr=self.stderr_file,
-            cwd=folder,
-            env={"HOME": folder, "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1"},
-            pass_fds=(job_file.fileno(), ready.fileno(), *(end.fileno() for end in ends.values())),
-            start_new_session=True,
-        )
-        ready.close()
-        self.stack.callback(self._end)
-
-    def wait_until_started(self) -> None:
-        """Wait until the process is confined and start its clock. Raises RuntimeError if it is not."""
-        with selectors.DefaultSelector() as selector:
-            selector.register(self.ready, selectors.EVENT_READ)
-            events = selector.select(START_TIMEOUT_S)
-        if not events or not self.ready.read(1):
-            self.process.kill()
-            self.process.wait()
-            raise RuntimeError(f"the sandbox did not start: {self._last_stderr_line() or f'exit status {self.process.returncode}'}")
-        self.deadline = time.monotonic() + self.limits.timeout_s
+        self.server, self.limits = server, limits
+        folder = "/"
+        if not limits.confined:
+            _remove_leftover_folders()
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
+        files = {"job": _input(json.dumps(job), stack), **ends}
+        settings = {"cpu_s": int(limits.timeout_s) + 1, "memory_mb": limits.memory_mb, "file_bytes": FILE_BYTES}
+        start = {"mode": mode, "names": list(files), "limits": settings, "folder": folder, "context": context}
+        self.pid: int | None = server.request({"start": start}, [file.fileno() for file in files.values()])["pid"]
+        for file in files.values():
+            file.close()
+        self.deadline = time.monotonic() + limits.timeout_s
 
     def __enter__(self) -> _Process:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stack.close()
+        if self.pid is not None and self.server.alive:
+            self.end(0.0)
 
-    @property
-    def stdout(self) -> IO[bytes]:
-        assert self.process.stdout is not None
-        return self.process.stdout
+    def end(self, grace_s: float) -> Any:
+        """Wait up to `grace_s` for the process to exit, then kill it."""
+        pid, self.pid = self.pid, None
+        return self.server.request({"end": {"pid": pid, "grace_s": grace_s}}, extra_s=grace_s)
 
-    def watch(self, stream: IO[bytes]) -> RunResult:
+    def watch(self, stream: FileIO, errors: FileIO | None = None) -> RunResult:
         """Read `stream` until its end, the deadline or the output limit, then wait for the process."""
-        self.wait_until_started()
-        output = bytearray()
+        output, last_words = bytearray(), bytearray()
         with selectors.DefaultSelector() as selector:
             selector.register(stream, selectors.EVENT_READ)
-            while (remaining_s := self.deadline - time.monotonic()) > 0 and len(output) <= self.limits.output_bytes:
-                if selector.select(remaining_s):
-                    chunk = os.read(stream.fileno(), 65536)
+            if errors is not None:
+                selector.register(errors, selectors.EVENT_READ)
+            reading = True
+            while reading and (remaining_s := self.deadline - time.monotonic()) > 0 and len(output) <= self.limits.output_bytes:
+                for key, _ in selector.select(remaining_s):
+                    chunk = os.read(key.fd, 65536)
                     if not chunk:
-                        break
-                    output += chunk
+                        selector.unregister(key.fileobj)
+                        reading &= key.fileobj is not stream
+                    elif key.fileobj is stream:
+                        output += chunk
+                    else:
+                        last_words = (last_words + chunk)[-4096:]
         text = output[: self.limits.output_bytes].decode("utf-8", "replace")
         if len(output) > self.limits.output_bytes:
             return RunResult("output", text)
-        try:
-            exit_code = self.process.wait(max(0.0, self.deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        ended = self.end(max(0.0, self.deadline - time.monotonic()))
+        if ended["killed"] or ended["exit_code"] in (-signal.SIGXCPU, -signal.SIGKILL):
             return RunResult("timeout", text)
-        out_of_time = exit_code in (-signal.SIGXCPU, -signal.SIGKILL)
-        return RunResult("timeout" if out_of_time else "ok" if exit_code == 0 else "error", text, self._last_stderr_line())
-
-    def _last_stderr_line(self) -> str:
-        self.stderr_file.seek(0)
-        lines = self.stderr_file.read(FILE_BYTES).decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:500] if lines else ""
-
-    def _end(self) -> None:
-        with suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
-        if self.process.stdout is not None:
-            self.process.stdout.close()
+        if errors is not None:
+            os.set_blocking(errors.fileno(), False)
+            with suppress(BlockingIOError):
+                last_words += os.read(errors.fileno(), 65536)
+        lines = last_words.decode("utf-8", "replace").strip().splitlines()
+        return RunResult("ok" if ended["exit_code"] == 0 else "error", text, lines[-1][:500] if lines else "")
 
 
-def _readable() -> list[str]:
-    """Paths that an interpreter needs: the standard library and the system's shared libraries."""
+@cache
+def _packages() -> tuple[str, ...]:
+    """Folders of installed packages."""
+    return tuple(dict.fromkeys(path for path in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")) if path in sys.path))
+
+
+@cache
+def _readable() -> tuple[str, ...]:
+    """Paths that an interpreter needs: the standard library without installed packages, and the system's shared libraries."""
     paths = sysconfig.get_paths()
-    stdlib = [paths["stdlib"], paths["platstdlib"]]
-    system = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime"]
-    library = os.path.join(sysconfig.get_config_var("LIBDIR") or "", sysconfig.get_config_var("LDLIBRARY") or "")
-    return [*stdlib, *system, library, os.devnull, "/dev/urandom"]
+    stdlib = sorted({paths["stdlib"], paths["platstdlib"]})
+    excluded = {os.path.realpath(path) for path in (*site.getsitepackages(), paths["purelib"], paths["platlib"])}
+    files = [entry.path for folder in stdlib for entry in os.scandir(folder) if entry.name not in ("site-packages", "dist-packages")]
+    modules = [path for path in files if not any((root + os.sep).startswith(os.path.realpath(path) + os.sep) for root in excluded)]
+    folders = ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", sysconfig.get_config_var("LIBDIR") or ""]
+    folders += [os.path.join(folder, sysconfig.get_config_var("MULTIARCH") or "lib") for folder in folders]
+    unique = sorted({os.path.realpath(folder) for folder in folders if os.path.isdir(folder)})
+    libraries = [entry.path for folder in unique for entry in os.scandir(folder) if ".so" in entry.name]
+    system = ["/etc/ld.so.cache", "/usr/share/zoneinfo", "/etc/localtime", os.devnull, "/dev/urandom"]
+    return (*modules, *libraries, *system)

@@ -4,8 +4,6 @@ MACHINES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """Machine names and their AUDIT_ARCH constants."""
 
 _BLOCKED = """
-fork 57 -
-vfork 58 -
 execve 59 221
 execveat 322 281
 socket 41 198
@@ -24,7 +22,6 @@ io_uring_register 427 427
 ptrace 101 117
 process_vm_readv 310 270
 process_vm_writev 311 271
-kill 62 129
 tkill 200 130
 tgkill 234 131
 rt_sigqueueinfo 129 138
@@ -77,13 +74,44 @@ ioprio_set 251 30
 setxattrat 463 463
 removexattrat 466 466
 file_setattr 469 469
+creat 85 -
+ftruncate 77 46
+open_by_handle_at 304 265
+sched_setaffinity 203 122
+sched_setparam 142 118
+set_mempolicy 238 237
+mbind 237 235
+migrate_pages 256 238
+move_pages 279 239
+set_mempolicy_home_node 450 450
+process_madvise 440 440
+process_mrelease 448 448
+kcmp 312 272
+shmctl 31 195
+msgsnd 69 189
+msgrcv 70 188
+msgctl 71 187
+semop 65 193
+semctl 66 191
+semtimedop 220 192
+mq_unlink 241 181
+inotify_init 253 -
+inotify_init1 294 26
+fanotify_init 300 262
+personality 135 92
 """
 _RESTRICTED = """
+kill 62 129
+fork 57 -
+vfork 58 -
 clone 56 220
 clone3 435 435
 prlimit64 302 261
 fcntl 72 25
 prctl 157 167
+open 2 -
+openat 257 56
+openat2 437 437
 """
 
 

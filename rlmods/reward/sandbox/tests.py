@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from rlmods.reward.sandbox.run import Limits, run_program, run_tests
+from rlmods.reward.sandbox import names
+from rlmods.reward.sandbox.run import Limits, check, run_program, run_tests, test_results
 
 
 @dataclass(frozen=True)
@@ -34,8 +37,11 @@ def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
     - `[{"input": ..., "output": ...}, ...]` (CodeContests, LiveCodeBench)
     - `["assert f(1) == 2", ...]` (MBPP), or one text, whose `check(candidate)` is called if it defines one (HumanEval)
 
+    A text is run as a script and as a test runner would: functions `test_...`, classes `Test...`, unittest cases, what a `__main__` guard
+    holds. Imports of modules that do not exist are of the code under test.
+
     Raises:
-        ValueError: another form, or no tests at all.
+        ValueError: another form, no tests at all, or programs that all must print nothing.
     """
     if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
         tests = json.loads(tests)
@@ -63,16 +69,98 @@ def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
         raise ValueError("unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions")
     if not len(parsed):
         raise ValueError("there are no unit tests")
-    for test in parsed.asserts:
-        try:
-            compile(test, "unit tests", "exec")
-        except (SyntaxError, ValueError) as error:
-            raise ValueError(f"one of the unit tests is not valid Python: {error}") from error
+    if parsed.cases and not any(expected.strip() for _, expected in parsed.cases):
+        raise ValueError("an empty program passes the unit tests: all expected outputs are empty")
+    names.names_under_test([_parse(test) for test in parsed.asserts], parsed.entry_point)
     return parsed
 
 
+@lru_cache(4096)  # the responses to a prompt have the same tests
+def _parse(test: str) -> ast.Module:
+    try:
+        tree = ast.parse(test)
+        compile(tree, "unit tests", "exec")
+    except (SyntaxError, ValueError, RecursionError) as error:
+        raise ValueError(f"one of the unit tests is not valid Python: {error}") from error
+    for node in ast.walk(tree):
+        imported = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [getattr(node, "module", None) or ""]
+        if isinstance(node, ast.Import | ast.ImportFrom) and any(name.split(".")[0] == "pytest" for name in imported):
+            raise ValueError("unit tests cannot use pytest: write plain test functions or unittest cases")
+    needy = [
+        f.name
+        for f in tree.body
+        if isinstance(f, ast.FunctionDef) and f.name.startswith("test_") and len(f.args.args) > len(f.args.defaults)
+    ]
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    if missing := [name for name in needy if name not in called]:
+        raise ValueError(f"unit tests need arguments that nothing passes: {missing[0]}")
+    return tree
+
+
+def untested(tests: Any, entry_point: str | None, limits: Mapping[str, Any]) -> bool:
+    """Return True if code that only raises errors passes one of the tests, or one never calls the code."""
+    unit_tests = read_tests(tests, entry_point)
+    tested = names.names_under_test([_parse(test) for test in unit_tests.asserts], unit_tests.entry_point)
+    stub = "".join(f"def {name}(*_, **__): raise RuntimeError\n" for name in sorted(tested) if name.isidentifier())
+    results, _ = test_results(stub, unit_tests.asserts, Limits(**limits), unit_tests.entry_point)
+    return any(result != "0" for result in results)
+
+
+def surely_calls_code(unit_tests: Tests) -> bool:
+    """Return True if each text calls a name under test unconditionally, so that it fails for code that raises errors (a quick check)."""
+    trees = [_parse(test) for test in unit_tests.asserts]
+    tested = names.names_under_test(trees, unit_tests.entry_point) | {"candidate"}
+    return all(any(_calls(statement, tested) for statement in _certain(tree)) for tree in trees)
+
+
+def _certain(tree: ast.Module) -> Iterator[ast.stmt]:
+    """Yield the statements that run in any case: of the module and of a function `check` that it calls."""
+    called = {
+        s.value.func.id
+        for s in tree.body
+        if isinstance(s, ast.Expr) and isinstance(s.value, ast.Call) and isinstance(s.value.func, ast.Name)
+    }
+    for statement in tree.body:
+        if isinstance(statement, ast.FunctionDef):
+            yield from statement.body if statement.name in called & {"check"} else ()
+        else:
+            yield statement
+
+
+def _calls(statement: ast.stmt, tested: set[str]) -> bool:
+    """Return True if a simple statement certainly calls one of the names."""
+    if not isinstance(statement, ast.Assert | ast.Expr | ast.Assign):
+        return False
+    pending: list[ast.AST] = [statement.test if isinstance(statement, ast.Assert) else statement.value]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in tested:
+                return True
+            pending += [node.func, *node.args]
+        elif isinstance(node, ast.Compare):
+            pending += [node.left, node.comparators[0]]
+        elif isinstance(node, ast.BoolOp):
+            pending.append(node.values[0])
+        elif isinstance(node, ast.BinOp | ast.UnaryOp | ast.Attribute | ast.Subscript | ast.Starred | ast.List | ast.Tuple):
+            pending += list(ast.iter_child_nodes(node))
+    return False
+
+
+def work(job: Sequence[Any]) -> Any:
+    """Do one job of `reward.code` in a worker of `reward.pool`: ("start", limits), ("untested", ...) or ("grade", ...)."""
+    action, *args = job
+    functions: dict[str, Callable[..., Any]] = {"start": _start, "untested": untested, "grade": grade}
+    return functions[action](*args)
+
+
+def _start(limits: Iterable[tuple[str, Any]]) -> None:
+    """Start the server of confined processes. Raises RuntimeError if this machine cannot confine code."""
+    check("child", Limits(**dict(limits)))
+
+
 def grade(source: str, tests: Any, entry_point: str | None, limits: Mapping[str, Any], stop_early: bool) -> dict[str, Any]:
-    """Return the numbers of tests that `source` `passed`, of `total`, and of `late` (timed out). Called by workers of `reward.pool`.
+    """Return the numbers of tests that `source` `passed`, of `total`, and of `late` (timed out).
 
     Args:
         stop_early: do not run further programs after the first failure.

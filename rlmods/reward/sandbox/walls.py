@@ -1,8 +1,9 @@
 """Irrevocable restrictions of the current process. Linux, x86-64 and AArch64, no privileges needed.
 
-- Landlock: files outside the given folders cannot be opened, and none can be written, created or removed.
+- Landlock: files outside the given folders cannot be opened, and none can be written, created or removed. Before its version 3 (Linux 6.2),
+  which cannot refuse truncation, seccomp refuses to open any file for writing, the null device too.
 - seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
-  change of a file's owner, mode or times.
+  change of a file's owner, mode or times, no change of scheduling, no message queues and semaphores of other processes.
 - capabilities: all are dropped, also for root.
 - limits: seconds of processor time, address space, file size, open files, core dumps.
 
@@ -10,6 +11,7 @@ Imported by a bare interpreter: uses little of the standard library and nothing 
 """
 
 import ctypes
+import errno
 import os
 import resource
 import struct
@@ -18,12 +20,16 @@ import sys
 from . import syscalls
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SIGKILL = 1, 38, 22, 9
+_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 38, 22, 36
+_SECCOMP_MODE_FILTER, _SIGKILL = 2, 9
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (map), read a file, list a folder
 _FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
 """All file access rights, by the first Landlock ABI that defines them."""
 
+_TRUNCATE_ABI = 3
+"""First Landlock ABI that controls truncation."""
+_OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CLONE_THREAD = 0x10000
 _OWNER_COMMANDS = (8, 10, 15)  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
 
@@ -40,23 +46,44 @@ def missing_support() -> str | None:
         return f"system call numbers of {os.uname().machine} are not known"
     if _landlock_abi() < 1:
         return "this kernel has no Landlock (it needs Linux 5.13 or later, with Landlock enabled)"
+    if _LIBC.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, None, 0, 0) < 0 and ctypes.get_errno() != errno.EFAULT:  # EFAULT: no filter given
+        return "this kernel or container has no seccomp filters"
     return None
 
 
-def confine(readable: list[str], *, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
-    """Apply all restrictions to this process. Raises UnsupportedError if one is not available.
+def confine_server(readable: list[str], abi: int | None = None) -> None:
+    """Confine this process and all that it will fork; it may still fork and end processes. Raises UnsupportedError if a wall is refused.
 
     Args:
         readable: files and folders that stay readable; missing ones are skipped.
-        parent: id of the parent process; this process ends with it.
+        abi: use at most this Landlock ABI, as an older kernel would.
     """
     if (reason := missing_support()) is not None:
         raise UnsupportedError(reason)
-    limit(cpu_s=cpu_s, memory_mb=memory_mb, file_bytes=file_bytes, parent=parent)
+    abi = min(_landlock_abi(), abi or _landlock_abi())
+    ruleset = _landlock_rules(readable, abi)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
-    _landlock(readable)
-    _drop_capabilities()
-    _seccomp()
+    _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
+    os.close(ruleset)
+    _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
+    _seccomp(_filter(os.uname().machine, abi))
+
+
+def confine() -> None:
+    """Confine this process, forked by a confined server, for good: no new processes and no signals. Raises UnsupportedError if refused."""
+    _seccomp(_filter_of_forks(os.uname().machine))
+
+
+def _seccomp(steps: list[tuple[int, int, int, int]]) -> None:
+    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+    buffer = ctypes.create_string_buffer(code, len(code))
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
+
+
+def adopt_orphans() -> None:
+    """Make this process the parent of descendants whose parent ends (Linux)."""
+    if sys.platform.startswith("linux"):
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
 def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
@@ -82,8 +109,8 @@ def _landlock_abi() -> int:
     return int(_LIBC.syscall(_LANDLOCK_CREATE, None, 0, 1))
 
 
-def _landlock(readable: list[str]) -> None:
-    abi = _landlock_abi()
+def _landlock_rules(readable: list[str], abi: int) -> int:
+    """Return the file descriptor of a Landlock ruleset that allows to read `readable`."""
     rights = max(bits for since, bits in _FS_RIGHTS.items() if abi >= since)
     rules = struct.pack("=QQQ", rights, 3 if abi >= 4 else 0, 3 if abi >= 6 else 0)  # files; TCP; abstract sockets and signals
     rules = rules[: 8 if abi < 4 else 16 if abi < 6 else 24]
@@ -97,42 +124,51 @@ def _landlock(readable: list[str]) -> None:
             allowed |= 1 << 1
         _checked(_LIBC.syscall(_LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, folder), 0), "Landlock")
         os.close(folder)
-    _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
-    os.close(ruleset)
+    return ruleset
 
 
-def _drop_capabilities() -> None:
-    """Drop all capabilities, also for root."""
-    _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
+_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _KILL = (_RETURN, 0, 0, 0x7FFF0000), (_RETURN, 0, 0, 0x80000000)
+_REFUSE, _UNKNOWN = (_RETURN, 0, 0, 0x50000 | errno.EPERM), (_RETURN, 0, 0, 0x50000 | errno.ENOSYS)
+_FIRST, _SECOND, _THIRD = ((_LOAD, 0, 0, offset) for offset in (16, 24, 32))  # arguments of the call
+_NUMBER = (_LOAD, 0, 0, 0)
 
 
-def _seccomp() -> None:
-    code = b"".join(struct.pack("=HBBI", *step) for step in _filter(os.uname().machine))
-    steps = ctypes.create_string_buffer(code, len(code))
-
-    class Program(ctypes.Structure):
-        _fields_ = [("length", ctypes.c_ushort), ("steps", ctypes.c_void_p)]
-
-    _prctl(_PR_SET_SECCOMP, 2, ctypes.byref(Program(len(code) // 8, ctypes.addressof(steps))))
+def _start(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return the instructions that refuse other machines' calls and load the number of the call."""
+    steps = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, syscalls.MACHINES[machine]), _KILL]
+    return [*steps, _NUMBER, (_AT_LEAST, 0, 1, 0x40000000), _REFUSE]  # the x32 ABI of x86-64
 
 
-def _filter(machine: str) -> list[tuple[int, int, int, int]]:
+def _filter(machine: str, abi: int) -> list[tuple[int, int, int, int]]:
     """Return the seccomp BPF program as instructions (code, jump if true, jump if false, operand)."""
-    load, equal, at_least, any_bit, ret = 0x20, 0x15, 0x35, 0x45, 0x06
-    allow, kill, refuse, unknown = (ret, 0, 0, 0x7FFF0000), (ret, 0, 0, 0x80000000), (ret, 0, 0, 0x50000 | 1), (ret, 0, 0, 0x50000 | 38)
-    first, second = (load, 0, 0, 16), (load, 0, 0, 24)  # arguments of the call
     restricted = syscalls.restricted(machine)
-    steps = [(load, 0, 0, 4), (equal, 1, 0, syscalls.MACHINES[machine]), kill]
-    steps += [(load, 0, 0, 0), (at_least, 0, 1, 0x40000000), refuse]  # the x32 ABI of x86-64
+    steps = _start(machine)
     for number in syscalls.blocked(machine).values():
-        steps += [(equal, 0, 1, number), refuse]
-    steps += [(at_least, 0, 1, syscalls.FIRST_UNKNOWN), unknown]
-    steps += [(equal, 0, 3, restricted["prctl"]), first, (equal, 0, 1, _PR_SET_PDEATHSIG), refuse, (load, 0, 0, 0)]
-    steps += [(equal, 0, 1, restricted["clone3"]), unknown]  # its flags are in memory, which a filter cannot read; libc falls back to clone
-    steps += [(equal, 0, 4, restricted["clone"]), first, (any_bit, 0, 1, _CLONE_THREAD), allow, refuse]
-    steps += [(equal, 0, 4, restricted["prlimit64"]), first, (equal, 0, 1, 0), allow, refuse]
-    commands = [step for command in _OWNER_COMMANDS for step in ((equal, 0, 1, command), refuse)]
-    return [*steps, (equal, 0, 1 + len(commands), restricted["fcntl"]), second, *commands, allow]
+        steps += [(_EQUAL, 0, 1, number), _REFUSE]
+    steps += [(_AT_LEAST, 0, 1, syscalls.FIRST_UNKNOWN), _UNKNOWN]
+    steps += [
+        (_EQUAL, 0, 1, restricted["clone3"]),
+        _UNKNOWN,
+    ]  # its flags are in memory, which a filter cannot read; libc falls back to clone
+    steps += [(_EQUAL, 0, 4, restricted["prlimit64"]), _FIRST, (_EQUAL, 0, 1, 0), _ALLOW, _REFUSE]
+    if abi < _TRUNCATE_ABI:
+        steps += [(_EQUAL, 0, 1, restricted["openat2"]), _UNKNOWN]  # its flags are in memory too
+        for name, flags in (("open", _SECOND), ("openat", _THIRD)):
+            if name in restricted:
+                steps += [(_EQUAL, 0, 4, restricted[name]), flags, (_ANY_BIT, 0, 1, _OPEN_TO_WRITE), _REFUSE, _ALLOW]
+    commands = [step for command in _OWNER_COMMANDS for step in ((_EQUAL, 0, 1, command), _REFUSE)]
+    return [*steps, (_EQUAL, 0, 1 + len(commands), restricted["fcntl"]), _SECOND, *commands, _ALLOW]
+
+
+def _filter_of_forks(machine: str) -> list[tuple[int, int, int, int]]:
+    """Return the program that a forked process adds."""
+    restricted = syscalls.restricted(machine)
+    steps = _start(machine)
+    for name in ("kill", "fork", "vfork"):
+        steps += [(_EQUAL, 0, 1, restricted[name]), _REFUSE] if name in restricted else []
+    steps += [(_EQUAL, 0, 3, restricted["prctl"]), _FIRST, (_EQUAL, 0, 1, _PR_SET_PDEATHSIG), _REFUSE, _NUMBER]
+    return [*steps, (_EQUAL, 0, 3, restricted["clone"]), _FIRST, (_ANY_BIT, 1, 0, _CLONE_THREAD), _REFUSE, _ALLOW]
 
 
 def _prctl(option: int, *values: object) -> None:

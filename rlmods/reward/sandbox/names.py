@@ -1,0 +1,97 @@
+"""Names in source code: of the standard library, used without an import, and those that unit tests take from the code."""
+
+import ast
+import builtins
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+MODULES: tuple[str, ...] = (
+    "typing",
+    "collections",
+    "math",
+    "itertools",
+    "functools",
+    "heapq",
+    "bisect",
+    "dataclasses",
+    "enum",
+    "abc",
+    "copy",
+    "re",
+)
+MODULES += ("random", "datetime", "fractions", "decimal", "operator", "string", "json", "time", "sys", "os", "io", "contextlib")
+"""Modules of which code may use the public names, and the modules themselves, without importing them, as prompts often import them for
+it. An earlier one wins."""
+_WITHOUT_NAMES = ("re", "sys", "os", "io", "time", "json", "string", "random")
+_BUILTINS = frozenset(dir(builtins))
+
+
+@cache
+def standard_names() -> dict[str, Any]:
+    """Return the public names of `MODULES`, and the modules, by name."""
+    found: dict[str, Any] = {}
+    for name in MODULES:
+        module = import_module(name)
+        if name not in _WITHOUT_NAMES:
+            public = getattr(module, "__all__", None) or [key for key in vars(module) if not key.startswith("_")]
+            found = {key: getattr(module, key) for key in public if hasattr(module, key)} | found
+    return found | {name: import_module(name) for name in MODULES}
+
+
+def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
+    """Execute `source`, with the names of the standard library that it uses and does not define."""
+    tree = ast.parse(source, filename)
+    standard = standard_names()
+    namespace["__builtins__"] = builtins
+    namespace.update({name: standard[name] for name in free_names([tree]) if name in standard and name not in _BUILTINS})
+    exec(compile(tree, filename, "exec"), namespace)
+
+
+def free_names(trees: Iterable[ast.AST]) -> set[str]:
+    """Return the names that are read and bound nowhere."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    for node in (node for tree in trees for node in ast.walk(tree)):
+        if isinstance(node, ast.Name):
+            (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            bound.add(node.name)
+        elif isinstance(node, ast.arg):
+            bound.add(node.arg)
+        elif isinstance(node, ast.alias):
+            bound.add((node.asname or node.name).split(".")[0])
+        elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
+            bound.add(node.name)
+    return read - bound
+
+
+def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[str]:
+    """Return the names that tests take from the code. All others keep their meaning, even if the code defines them too: the code cannot
+    redefine `set` or `isclose` for its tests. This depends on the tests alone.
+
+    They are the names that neither Python nor `MODULES` define, and `entry_point`. Only if there are none, the names of `MODULES`, and
+    only if there are none of these, the one builtin function that all tests call.
+
+    Raises:
+        ValueError: the tests use builtin functions only, and it is unclear which is under test.
+    """
+    free = free_names(trees) - {"candidate"}
+    modules = {
+        node.value.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
+    }
+    modules &= sys.stdlib_module_names
+    unknown = {name for name in free if not (name in _BUILTINS or name in standard_names() or name in modules)}
+    unknown |= {entry_point} if entry_point is not None else set()
+    if unknown:
+        return unknown
+    if known := free - _BUILTINS - modules:
+        return known
+    called = [{node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)} for tree in trees]
+    common = set.intersection(*called) & free if called else set()
+    if len(common) > 1:
+        names = ", ".join(sorted(common))
+        raise ValueError(f"unit tests call only builtin functions ({names}): name the one under test in the column entry_point")
+    return common

@@ -1,0 +1,239 @@
+"""Fork server: a bare interpreter without threads, confined itself (`walls`), that forks one process for each request.
+
+The server gets only file descriptors and limits: it never reads code, tests or answers, so that no process inherits those of another. Its
+only client is `run`; when the client is gone, the server kills all processes that it started and exits.
+"""
+
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib import import_module
+from importlib.machinery import FileFinder
+from pathlib import Path
+from typing import Any, NoReturn
+
+from . import walls  # relative, as this package is imported here as `sandbox`, without rlmods
+
+MAX_MESSAGE_BYTES = 65536
+MAX_DESCRIPTORS = 256
+
+
+class ClientGoneError(Exception):
+    """The client has closed its end of the connection."""
+
+
+def main(control_fd: int) -> None:
+    control = socket.socket(fileno=control_fd)
+    config, _ = _receive(control)
+    sys.path += config["packages"]
+    try:
+        walls.adopt_orphans()
+        module = import_module(f".{config['module']}", __package__)
+        _keep_folder_listings()
+        gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
+        null = os.open(os.devnull, os.O_RDWR)
+        if confined := config["readable"] is not None:
+            walls.confine_server(config["readable"], config["abi"])
+    except Exception as error:
+        _send(control, {"error": f"{type(error).__name__}: {error}"})
+        return
+    _send(control, {"pid": os.getpid()})
+    Server(control, confined, null, module).run()
+
+
+def _keep_folder_listings() -> None:
+    """Keep the names of the folders on `sys.path`: a confined process may import from the standard library's folder, but not list it."""
+    for finder in sys.path_importer_cache.values():
+        if isinstance(finder, FileFinder):
+            finder._fill_cache()  # type: ignore[attr-defined]
+            finder._fill_cache = lambda: None  # type: ignore[attr-defined]
+
+
+class Server:
+    """Starts processes and ends them. `module.main(mode, ends)` is what a process runs; `module.prepare(context)` runs here before."""
+
+    def __init__(self, control: socket.socket, confined: bool, null: int, module: Any) -> None:
+        self.control, self.confined, self.null, self.module = control, confined, null, module
+        self.children: set[int] = set()
+
+    def run(self) -> None:
+        """Answer requests until the client is gone."""
+        try:
+            while True:
+                request, descriptors = _receive(self.control)
+                try:
+                    reply = self.end(**request["end"]) if "end" in request else self.start(descriptors=descriptors, **request["start"])
+                except ClientGoneError:
+                    raise
+                except Exception as error:
+                    reply = {"error": f"{type(error).__name__}: {error}"}
+                _send(self.control, reply)
+        except (ClientGoneError, BrokenPipeError):
+            pass
+        finally:
+            for pid in self.children:
+                _kill(pid)
+            self.kill_descendants(set())
+
+    def start(
+        self, mode: str, names: list[str], limits: dict[str, int], folder: str, context: Any, descriptors: list[int]
+    ) -> dict[str, Any]:
+        """Fork a process with the given descriptors and return its id once it is confined."""
+        ends = dict(zip(names, descriptors, strict=True))
+        try:
+            if context is not None:
+                self.module.prepare(context)
+            ready, confined = os.pipe()
+            pid = os.fork()
+            if pid == 0:
+                _run(lambda: self.become(mode, ends, limits, folder, confined))
+        finally:
+            for end in descriptors:
+                os.close(end)
+        os.close(confined)
+        with os.fdopen(ready, "rb") as stream:
+            message = stream.read()
+        if message != b"1":
+            _kill(pid)
+            os.waitpid(pid, 0)
+            raise walls.UnsupportedError(message.decode() or "the process ended before it was confined")
+        self.children.add(pid)
+        return {"pid": pid}
+
+    def become(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str, confined: int) -> None:
+        """Turn this process, just forked, into the one that was asked for."""
+        parent = os.getppid()
+        os.setsid()
+        self.control.close()
+        standard = {name: ends.pop(name, None) for name in ("stdin", "stdout", "stderr")}
+        for number, end in enumerate(standard.values()):
+            os.dup2(self.null if end is None else end, number)
+        keep = sorted({2, confined, *ends.values()})
+        for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
+            os.closerange(low + 1, high)
+        for number, name in enumerate(standard):
+            if standard[name] is None:
+                continue
+            stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+            setattr(sys, name, stream)
+            setattr(sys, f"__{name}__", stream)
+        os.chdir(folder)
+        try:
+            walls.limit(parent=parent, **limits)
+            if self.confined:
+                walls.confine()
+        except walls.UnsupportedError as error:
+            os.write(confined, str(error).encode())
+            return
+        os.write(confined, b"1")
+        os.close(confined)
+        self.module.main(mode, ends)
+
+    def end(self, pid: int, grace_s: float) -> dict[str, Any]:
+        """Wait up to `grace_s` for a process to exit, kill it with its descendants, and return its exit code, negative for a signal."""
+        status = self.wait(pid, grace_s)
+        killed = status is None
+        if status is None:
+            _kill(pid)
+            _, status = os.waitpid(pid, 0)
+        self.children.discard(pid)
+        if not self.confined:
+            self.kill_descendants(self.children)
+        return {"exit_code": os.waitstatus_to_exitcode(status), "killed": killed}
+
+    def wait(self, pid: int, grace_s: float) -> int | None:
+        """Return the status of a process, or None if it still runs after `grace_s`."""
+        deadline, pause_s = time.monotonic() + grace_s, 1e-4
+        while True:
+            done, status = os.waitpid(pid, os.WNOHANG)
+            if done:
+                return status
+            remaining_s = deadline - time.monotonic()
+            if remaining_s <= 0:
+                return None
+            pause_s = min(2 * pause_s, 0.01, remaining_s)
+            if select.select([self.control], [], [], pause_s)[0]:
+                raise ClientGoneError
+
+    def kill_descendants(self, keep: set[int]) -> None:
+        """Kill all descendants except `keep`, also those in a session of their own, whose parent has ended (`walls.adopt_orphans`)."""
+        while pids := [pid for pid in _descendants(os.getpid()) if pid not in keep]:
+            for pid in pids:
+                _kill(pid)
+            for pid in pids:
+                with suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _descendants(root: int) -> list[int]:
+    """Return the processes below `root` (Linux)."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parent = int(path.read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(path.parent.name))
+    found, pending = [], [root]
+    while pending:
+        below = children.get(pending.pop(), [])
+        found += below
+        pending += below
+    return found
+
+
+def _kill(pid: int) -> None:
+    with suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
+def _run(main: Callable[[], None]) -> NoReturn:
+    """Run `main` as a program of its own and exit as an interpreter does: exception, exit code, threads, exit functions, buffers."""
+    code = 1
+    try:
+        code = _exit_code(main)
+        if "threading" in sys.modules:
+            sys.modules["threading"]._shutdown()
+        if "atexit" in sys.modules:
+            sys.modules["atexit"]._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
+
+
+def _exit_code(main: Callable[[], None]) -> int:
+    try:
+        main()
+    except SystemExit as error:
+        if error.code is None or isinstance(error.code, int):
+            return (error.code or 0) & 0xFF
+        sys.stderr.write(f"{error.code}\n")
+        return 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _receive(control: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return a message, which is one line, and the file descriptors that came with it."""
+    data, descriptors, _, _ = socket.recv_fds(control, MAX_MESSAGE_BYTES, 8)
+    while data and not data.endswith(b"\n"):
+        if not (more := control.recv(MAX_MESSAGE_BYTES)):
+            raise ClientGoneError
+        data += more
+    if not data:
+        raise ClientGoneError
+    return json.loads(data), descriptors
+
+
+def _send(control: socket.socket, message: dict[str, Any]) -> None:
+    data = json.dumps(message).encode() + b"\n"
+    while data:
+        data = data[os.write(control.fileno(), data) :]  # not `send`, which a confined process may not call
