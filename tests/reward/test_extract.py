@@ -138,11 +138,15 @@ def test_extraction_takes_linear_time_in_any_repetition(piece: str, first: str, 
     seconds = []
     for size in (15_000, 60_000):
         text = first + piece * (size // len(piece)) + last
-        start = time.thread_time()
-        extract(text)
-        extract_gold(text)
-        seconds.append(time.thread_time() - start)
-    assert seconds[1] <= 10 * seconds[0] + 0.05
+        seconds.append(min(seconds_to_extract(text) for _ in range(2)))
+    assert seconds[1] <= 10 * seconds[0] + 0.5
+
+
+def seconds_to_extract(text: str) -> float:
+    start = time.thread_time()
+    extract(text)
+    extract_gold(text)
+    return time.thread_time() - start
 
 
 @pytest.mark.parametrize(
