@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from rlmods.reward import Accuracy, Format, WeightedSum
+from rlmods.reward import Accuracy, Format, WeightedSum, isolation
 from rlmods.reward.isolated import Isolated
 from rlmods.types import UserError
 from tests.reward.careless import Plugin
@@ -127,3 +127,10 @@ class TestIsolated:
         reward = type("Group", (Plugin,), {trait: True})()
         with pytest.raises(UserError, match="timeout_s scores one response at a time"):
             Isolated(reward, timeout_s=1.0)
+
+
+@pytest.mark.parametrize("scores", [[], [0.5, 1.0]])
+def test_a_reward_returns_one_score_for_the_one_response_it_gets(scores: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "_REWARD", [lambda responses: scores])
+    with pytest.raises(ValueError, match=f"{len(scores)} scores for 1 response"):
+        isolation.answer(isolation.to_message(response("x")))
