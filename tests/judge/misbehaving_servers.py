@@ -304,6 +304,22 @@ def rows() -> list[dict[str, Any]]:
     return [ask(behaviour, replied_before=True) for behaviour in behaviours()]
 
 
+def table() -> list[dict[str, Any]]:
+    """Return the totals of `rows` for `make redteam`. A question that gets neither verdict nor error and is not counted is silent."""
+    results = rows()
+    lost = [row for row in results if row["verdict"] is None]
+    totals = {
+        "servers": len(results),
+        "verdicts": len(results) - len(lost),
+        "counted as errors or timeouts": sum(row["error"] is None and sum(row["counts"].values()) > 0 for row in lost),
+        "ends with what to type": sum(row["error"] is not None for row in lost),
+        "silent": sum(row["error"] is None and not sum(row["counts"].values()) for row in lost),
+        "over the limit by 1 s": sum(row["seconds"] > row["limit_s"] + 1 for row in results),
+        "slowest, s": f"{max(row['seconds'] for row in results):.2f}",
+    }
+    return [totals]
+
+
 if __name__ == "__main__":
     results = rows()
     for row in results:

@@ -17,6 +17,8 @@ from tests.redteam import grader
 
 SECTIONS = {
     "grader": "tests.redteam.grader:table",
+    "sandbox": "tests.reward.escapes:rows",
+    "judges": "tests.judge.misbehaving_servers:table",
 }
 """By name: the function that returns the rows of the section's table."""
 
