@@ -18,7 +18,8 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer. Abstains for prompts of other data.
+    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer, and unless `partial` for an answer whose
+    score is below `threshold`. Abstains for prompts of other data.
 
     The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers evaluate answers
     as code, so each answer is scored in a process of its own, confined by Landlock and seccomp and without environment variables
@@ -31,6 +32,8 @@ class TaskScore:
 
     threshold: float = 0.99
     """Smallest score that counts as `correct`."""
+    partial: bool = False
+    """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to one that contains the right one."""
     timeout_s: float = 10.0
     """Time limit for one answer."""
     batch_timeout_s: float = 300.0
@@ -67,13 +70,16 @@ class TaskScore:
         pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
         outcomes = [_as_timeout(outcome) for outcome in self._score(pool, [((limits, *call[1:]),) for call in calls])]
         values: list[float | None] = [None] * len(responses)
+        correct: list[bool | None] = [None] * len(responses)
         for row in rows:
-            values[row] = 0.0
+            values[row], correct[row] = 0.0, False
         for call, outcome in zip(calls, outcomes, strict=True):
-            values[call[0]] = float(outcome.value) if outcome.status == "ok" else 0.0
+            score = float(outcome.value) if outcome.status == "ok" else 0.0
+            correct[call[0]] = score >= self.threshold
+            values[call[0]] = score if self.partial or correct[call[0]] else 0.0
         return Scores(
             values=values,
-            correct=[None if value is None else value >= self.threshold for value in values],
+            correct=correct,
             counts=failure_counts(outcomes),
             columns={"extracted": answers},
         )

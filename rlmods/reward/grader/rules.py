@@ -18,8 +18,8 @@ class Rules:
     form: Form = "number"
     """Form required where the gold is a plain number, so that repeating the question earns nothing. number: an integer, decimal, reduced
     fraction, percentage, mixed number or number in scientific notation, with a unit or a name (`x = 5`). closed_form: also unreduced
-    fractions, factored forms such as (2)(5), and products and quotients with powers, roots, factorials, binomials, series and constants,
-    such as 2^{10}, but no sums or differences. any: every expression of the same value."""
+    fractions, and products and quotients with powers, roots, factorials, binomials, series and constants, such as 2^{10}, but no sums,
+    differences, or products of integers. any: every expression of the same value."""
     any_unit: bool = False
     """Accept any words after a number as its unit. By default units of `units` only, and the words of the gold's own unit."""
     percent_as_number: bool = False

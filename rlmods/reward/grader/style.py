@@ -6,6 +6,7 @@ All patterns are applied to texts of at most `MAX_CHARS` characters.
 from __future__ import annotations
 
 import re
+import unicodedata
 
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
@@ -33,57 +34,113 @@ _NUMBER_SET = {
     **dict.fromkeys("Qℚ", r"\rationals "),
     **dict.fromkeys("Cℂ", r"\complexes "),
 }
-UNICODE = str.maketrans(
-    {
-        **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
-        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
-        **{"≤": "<=", "≥": ">=", "≠": "!=", "≈": "~=", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus "},
-        **{"π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "∠": r"\angle ", "€": "", "£": "", "¥": "", "₹": "", "’": "'", "½": r"\frac12 "},
-        **{
-            "\u00a0": " ",
-            "\u2009": " ",
-            "\u202f": " ",
-            "\u200b": "",
-            "\u200d": "",
-            "\ufeff": "",
-            "：": ":",
-            "，": ",",
-            "（": "(",
-            "）": ")",
-        },
-    }
-)
+_SYMBOLS = {
+    **{"−": "-", "‐": "-", "‒": "-", "–": "-", "➖": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "∶": ":"},
+    **{"≤": "<=", "≥": ">=", "⩽": "<=", "⩾": ">=", "≠": "!=", "≈": "~=", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "∞": r"\infty "},
+    **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus ", "∠": r"\angle ", "’": "'", "′": "'"},
+    **{"€": "", "£": "", "¥": "", "₹": "", "。": ". ", "、": ", ", "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": ""},
+    **{chr(i): " " for i in (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)},
+    **{sign: sign for sign in "ℝℤℕℚℂ°²³¹"},
+}
+_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi . pi rho . sigma tau upsilon phi chi psi omega".split()
+_SYMBOLS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK) if name != "."} | {"ϕ": r"\phi ", "ϑ": r"\theta "}
+_COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>", "<compat>"))
+_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
+_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
+_SCRIPTS = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)|[{''.join(_SUBSCRIPTS)}]+")
+_SCRIPT_FRACTION = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)⁄([{''.join(_SUBSCRIPTS)}]+)")
+_PLAIN_SCRIPTS = str.maketrans(_SUPERSCRIPTS | _SUBSCRIPTS)
+
+
+class _Table(dict[int, str]):
+    """Replacements of characters by their code, computed when first needed."""
+
+    def __missing__(self, code: int) -> str:
+        self[code] = text = _replacement(chr(code))
+        return text
+
+
+_TABLE = _Table()
+
+
+def _replacement(character: str) -> str:
+    """Return the LaTeX of one character. What NFKC makes a plain digit though it is none (superscripts, ½, ①, ⒈) keeps its meaning or stays."""
+    if character in _SYMBOLS:
+        return _SYMBOLS[character]
+    tag, _, decomposed = unicodedata.decomposition(character).partition(" ")
+    if tag == "<fraction>":
+        top, _, bottom = "".join(chr(int(code, 16)) for code in decomposed.split()).partition("⁄")
+        return rf"\frac{{{top}}}{{{bottom}}} " if bottom else character
+    plain = unicodedata.normalize("NFKC", character)
+    if plain == character or tag not in _COMPATIBLE or (tag == "<compat>" and any(map(str.isdigit, plain))):
+        return character
+    return "".join(map(_replacement, plain))
+
+
+def plain_characters(text: str) -> str:
+    """Return `text` with LaTeX in place of Unicode's mathematical characters, and full-width and styled characters made plain.
+
+    A superscript is an exponent, also after a digit: 5² is not 52; ½ after a digit is the fraction of a mixed number.
+    """
+    if text.isascii():
+        return text
+    text = _SCRIPT_FRACTION.sub(lambda match: r"\frac{%s}{%s} " % tuple(part.translate(_PLAIN_SCRIPTS) for part in match.groups()), text)
+    return _SCRIPTS.sub(_script, text).translate(_TABLE)
+
+
+def _script(match: re.Match[str]) -> str:
+    digits = match[0].translate(_PLAIN_SCRIPTS)
+    return ("^" if match[1] else "_") + (f"{digits} " if len(digits) == 1 else f"{{{digits}}}")
+
+
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_TEXT_PERCENT = re.compile(r"\\(?:text|mathrm|textrm)\s*\{\s*\\?%\s*\}")
+_SIGN_IN_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}")
+_SIGN_IN_BRACES = re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII)
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
+HALF_DAYS = frozenset(("am", "pm"))
+_HALF_DAY = re.compile(
+    r"(\d)(?:\s|~|\\[,;: ])*(?:\\(?:text|textrm|textsc|mathrm|mbox|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b\.?|([apAP])\.\s?[mM]\b\.?|"
+    r"(?<=[\d ~])([ap])m\b\.?)"
+)
+_ALL_REALS = re.compile(r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE)
+_LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
+_BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z")
 _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 
 def clean(text: str) -> str:
     """Return `text` without style. `^\\circ` becomes a degree sign."""
-    text = text.translate(UNICODE)
+    text = plain_characters(text)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
-    text = _TEXT_PERCENT.sub("%", text)
+    text = _SIGN_IN_BRACES.sub(r"\1", _SIGN_IN_TEXT.sub(r"\1", text))
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)
     text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub("", text)))
     if "\\" in text:
         text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", text)))
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text))
-    text = _TRAILING.sub("", text).strip()
+    text = _HALF_DAY.sub(_half_day, _TRAILING.sub("", text).strip())
+    if "real" in text.lower() and _ALL_REALS.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
+        return r"\reals"
     while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     return text
+
+
+def _half_day(match: re.Match[str]) -> str:
+    letter = next(filter(None, match.groups()[1:]))
+    return rf"{match[1]}\text{{ {letter.lower()}m}}"
 
 
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
@@ -92,6 +149,8 @@ def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     others = (answer if not marks else "", gold if not gold_marks else "")
     if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
         answer, gold = (_CURRENCY.sub(_currency_unit, text) for text in (answer, gold))
+    if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
+        answer, gold = (_BOLD_LETTER.sub(r"\1", text) for text in (answer, gold))
     return clean(answer), clean(gold)
 
 
