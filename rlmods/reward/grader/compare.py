@@ -87,6 +87,7 @@ class Comparison:
     def same(self, gold: Node, answer: Node) -> bool:
         """Return True if two trees are equivalent."""
         gold, answer = _unwrap(gold), _unwrap(answer)
+        scaled = self.rules.scaled_times or (gold.op == "rel" and gold.args[0].op == "ratio")
         if gold.op != "rel" or answer.op != "rel":
             gold, answer = self.equation_value(gold, other=answer), self.equation_value(answer, other=gold)
         if _key(gold) == _key(answer):
@@ -108,12 +109,10 @@ class Comparison:
             return False
         if gold.op == "group" or answer.op == "group":
             return self.same_sequence(gold, answer) and gold.text == answer.text
-        if gold.op == "ratio" and answer.op != "ratio" and _is_time(gold) and not self.rules.scaled_times:
-            return False
+        if gold.op == "ratio" and _is_time(gold) and not scaled:
+            return self.same_sequence(gold, answer)
         if gold.op == "ratio" and answer.op == "ratio":
-            return self.same_sequence(gold, answer) or (
-                (self.rules.scaled_times or not _is_time(gold)) and _proportional(gold, answer)
-            )
+            return self.same_sequence(gold, answer) or _proportional(gold, answer)
         if gold.op == "matrix" and answer.op == "matrix":
             return len(gold.args) == len(answer.args) and all(map(self.same_sequence, gold.args, answer.args))
         return same_value(gold, answer, self.rules)

@@ -27,7 +27,7 @@ class Rules:
     false_chains: bool = False
     """Accept `x = 7 = 5` for the gold 5: only the last member of a chain of equations counts."""
     scaled_times: bool = False
-    """Accept `10:24` and `2:5` for golds that can be times of day (`5:12`, `12:30`), as the same ratio."""
+    """Accept `10:24` and `2:5` for golds that can be times of day (`5:12`, `12:30`), as the same ratio. `a:b = 5:12` is a ratio."""
     any_letter_order: bool = False
     """Accept `bac` for the gold `abc`, as the same product of letters."""
     unsolved: bool = False

@@ -36,7 +36,7 @@ _NUMBER_SET = {
 }
 _SYMBOLS = {
     **{"−": "-", "‐": "-", "‒": "-", "–": "-", "➖": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "∶": ":"},
-    **{"≤": "<=", "≥": ">=", "⩽": "<=", "⩾": ">=", "≠": "!=", "≈": "~=", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "∞": r"\infty "},
+    **{"≤": "<=", "≥": ">=", "⩽": "<=", "⩾": ">=", "≠": "!=", "≈": "~=", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "∞": r"\infty ", "…": r"\ldots "},
     **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus ", "∠": r"\angle ", "’": "'", "′": "'"},
     **{"€": "", "£": "", "¥": "", "₹": "", "。": ". ", "、": ", ", "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": ""},
     **{chr(i): " " for i in (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)},
@@ -44,7 +44,7 @@ _SYMBOLS = {
 }
 _GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi . pi rho . sigma tau upsilon phi chi psi omega".split()
 _SYMBOLS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK) if name != "."} | {"ϕ": r"\phi ", "ϑ": r"\theta "}
-_COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>", "<compat>"))
+_COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>"))
 _SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
 _SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
 _SCRIPTS = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)|[{''.join(_SUBSCRIPTS)}]+")
@@ -64,7 +64,7 @@ _TABLE = _Table()
 
 
 def _replacement(character: str) -> str:
-    """Return the LaTeX of one character. What NFKC makes a plain digit though it is none (superscripts, ½, ①, ⒈) keeps its meaning or stays."""
+    """Return the LaTeX of one character. What NFKC makes a plain digit though it is none (², ½, ①) keeps its meaning or stays."""
     if character in _SYMBOLS:
         return _SYMBOLS[character]
     tag, _, decomposed = unicodedata.decomposition(character).partition(" ")
@@ -72,7 +72,7 @@ def _replacement(character: str) -> str:
         top, _, bottom = "".join(chr(int(code, 16)) for code in decomposed.split()).partition("⁄")
         return rf"\frac{{{top}}}{{{bottom}}} " if bottom else character
     plain = unicodedata.normalize("NFKC", character)
-    if plain == character or tag not in _COMPATIBLE or (tag == "<compat>" and any(map(str.isdigit, plain))):
+    if plain == character or tag not in _COMPATIBLE:
         return character
     return "".join(map(_replacement, plain))
 
