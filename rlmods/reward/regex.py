@@ -18,7 +18,8 @@ from rlmods.types import Response, Scores, UserError
 class Regex:
     """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else 0.0.
 
-    The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under `timeouts`.
+    The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under
+    `timeouts`.
 
     Raises: UserError without a pattern, for an invalid one, and for a timeout that is not positive.
     """

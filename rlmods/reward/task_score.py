@@ -66,21 +66,24 @@ class TaskScore:
         answers = [extract(response.text) for response in responses]
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
         limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
-        calls = [(row, *_call(responses[row].prompt.meta, answer)) for row in rows if (answer := answers[row]) is not None]
+        calls = {row: _call(responses[row].prompt.meta, answer) for row in rows if (answer := answers[row]) is not None}
+        keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
+        distinct = {key: calls[row] for row, key in keys.items()}
         pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
-        outcomes = [_as_timeout(outcome) for outcome in self._score(pool, [((limits, *call[1:]),) for call in calls])]
+        scored = self._score(pool, [((limits, *call),) for call in distinct.values()])
+        outcomes = dict(zip(distinct, map(_as_timeout, scored), strict=True))
         values: list[float | None] = [None] * len(responses)
         correct: list[bool | None] = [None] * len(responses)
         for row in rows:
             values[row], correct[row] = 0.0, False
-        for call, outcome in zip(calls, outcomes, strict=True):
-            score = float(outcome.value) if outcome.status == "ok" else 0.0
-            correct[call[0]] = score >= self.threshold
-            values[call[0]] = score if self.partial or correct[call[0]] else 0.0
+        for row, key in keys.items():
+            score = float(outcomes[key].value) if outcomes[key].status == "ok" else 0.0
+            correct[row] = score >= self.threshold
+            values[row] = score if self.partial or correct[row] else 0.0
         return Scores(
             values=values,
             correct=correct,
-            counts=failure_counts(outcomes),
+            counts=failure_counts([outcomes[key] for key in keys.values()]),
             columns={"extracted": answers},
         )
 

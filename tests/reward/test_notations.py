@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlmods.reward.grader import CLOSED_FORMS, Rules, same_answer, verify
-from rlmods.reward.grader.style import plain_characters
+from rlmods.reward.grader.characters import plain_characters
 
 REALS = r"(-\infty, \infty)"
 RIGHT = [  # gold, response
@@ -34,7 +34,10 @@ RIGHT = [  # gold, response
     *(("3:25 \\text{ p.m.}", rf"\boxed{{3:25{x}}}") for x in (" PM", "pm", r"\,\text{p. m.}", r"~\mathrm{PM}", " p.m.")),
     ("3:25", r"\boxed{3:25 \text{ PM}}"),
     *(("113", f"{x} 113") for x in ("_Answer:_", "_Answer_:", "***Answer:***", "__Final Answer:__", "<b>Answer:</b>", r"\textbf{Answer:}")),
-    *(("0, 37", rf"\boxed{{0}}{x}\boxed{{37}}") for x in (r",\ ", r"\;", "~", r"\quad", r", \hspace{1em}", r"\text{, }", r"\,\text{and}\,")),
+    *(
+        ("0, 37", rf"\boxed{{0}}{x}\boxed{{37}}")
+        for x in (r",\ ", r"\;", "~", r"\quad", r", \hspace{1em}", r"\text{, }", r"\,\text{and}\,")
+    ),
     ("yes", r"\boxed{\text{Yes}}"),
 ]
 WRONG = [
@@ -50,7 +53,10 @@ WRONG = [
     ("101_2", r"\boxed{(101)_3}"),
     (REALS, r"\boxed{\text{all real numbers except } 0}"),
     (r"(0, \infty)", r"\boxed{\text{all real numbers}}"),
-    *(("B", rf"\boxed{{{x}}}") for x in (r"\text{Option B or C}", r"\text{not Option B}", "Option B, Option C", r"\mathbf{BC}", "option b")),
+    *(
+        ("B", rf"\boxed{{{x}}}")
+        for x in (r"\text{Option B or C}", r"\text{not Option B}", "Option B, Option C", r"\mathbf{BC}", "option b")
+    ),
     *(("3:25 PM", rf"\boxed{{{x}}}") for x in ("3:25 AM", "6:50 PM", "3:26 PM", "3:25 AM or PM")),
     *(("1:45", rf"\boxed{{{x}}}") for x in ("2:90", "1/45", "0:105")),
     ("113", "_Answer:_ 94 or 113"),

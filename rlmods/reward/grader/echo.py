@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from rlmods.reward.grader.characters import plain_characters
 from rlmods.reward.grader.compare import same_form
-from rlmods.reward.grader.style import clean, plain_characters
+from rlmods.reward.grader.style import clean
 from rlmods.reward.grader.values import plain_number
 
 _OPERATION = re.compile(r"[+*/^!]|(?<=[\w)}])-|\\[A-Za-z]", re.ASCII)

@@ -6,7 +6,8 @@ All patterns are applied to texts of at most `MAX_CHARS` characters.
 from __future__ import annotations
 
 import re
-import unicodedata
+
+from rlmods.reward.grader.characters import plain_characters
 
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
@@ -34,65 +35,6 @@ _NUMBER_SET = {
     **dict.fromkeys("Qℚ", r"\rationals "),
     **dict.fromkeys("Cℂ", r"\complexes "),
 }
-_SYMBOLS = {
-    **{"−": "-", "‐": "-", "‒": "-", "–": "-", "➖": "-", "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "∶": ":"},
-    **{"≤": "<=", "≥": ">=", "⩽": "<=", "⩾": ">=", "≠": "!=", "≈": "~=", "±": r"\pm ", "∓": r"\mp ", "√": r"\sqrt ", "∞": r"\infty ", "…": r"\ldots "},
-    **{"∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus ", "∠": r"\angle ", "’": "'", "′": "'"},
-    **{"€": "", "£": "", "¥": "", "₹": "", "。": ". ", "、": ", ", "\u200b": "", "\u200c": "", "\u200d": "", "\u2060": "", "\ufeff": ""},
-    **{chr(i): " " for i in (0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000)},
-    **{sign: sign for sign in "ℝℤℕℚℂ°²³¹"},
-}
-_GREEK = "alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi . pi rho . sigma tau upsilon phi chi psi omega".split()
-_SYMBOLS |= {chr(0x3B1 + i): rf"\{name} " for i, name in enumerate(_GREEK) if name != "."} | {"ϕ": r"\phi ", "ϑ": r"\theta "}
-_COMPATIBLE = frozenset(("<wide>", "<narrow>", "<font>", "<small>", "<noBreak>"))
-_SUPERSCRIPTS = dict(zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻ⁿ", "0123456789+-n", strict=True))
-_SUBSCRIPTS = dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True))
-_SCRIPTS = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)|[{''.join(_SUBSCRIPTS)}]+")
-_SCRIPT_FRACTION = re.compile(f"([{''.join(_SUPERSCRIPTS)}]+)⁄([{''.join(_SUBSCRIPTS)}]+)")
-_PLAIN_SCRIPTS = str.maketrans(_SUPERSCRIPTS | _SUBSCRIPTS)
-
-
-class _Table(dict[int, str]):
-    """Replacements of characters by their code, computed when first needed."""
-
-    def __missing__(self, code: int) -> str:
-        self[code] = text = _replacement(chr(code))
-        return text
-
-
-_TABLE = _Table()
-
-
-def _replacement(character: str) -> str:
-    """Return the LaTeX of one character. What NFKC makes a plain digit though it is none (², ½, ①) keeps its meaning or stays."""
-    if character in _SYMBOLS:
-        return _SYMBOLS[character]
-    tag, _, decomposed = unicodedata.decomposition(character).partition(" ")
-    if tag == "<fraction>":
-        top, _, bottom = "".join(chr(int(code, 16)) for code in decomposed.split()).partition("⁄")
-        return rf"\frac{{{top}}}{{{bottom}}} " if bottom else character
-    plain = unicodedata.normalize("NFKC", character)
-    if plain == character or tag not in _COMPATIBLE:
-        return character
-    return "".join(map(_replacement, plain))
-
-
-def plain_characters(text: str) -> str:
-    """Return `text` with LaTeX in place of Unicode's mathematical characters, and full-width and styled characters made plain.
-
-    A superscript is an exponent, also after a digit: 5² is not 52; ½ after a digit is the fraction of a mixed number.
-    """
-    if text.isascii():
-        return text
-    text = _SCRIPT_FRACTION.sub(lambda match: r"\frac{%s}{%s} " % tuple(part.translate(_PLAIN_SCRIPTS) for part in match.groups()), text)
-    return _SCRIPTS.sub(_script, text).translate(_TABLE)
-
-
-def _script(match: re.Match[str]) -> str:
-    digits = match[0].translate(_PLAIN_SCRIPTS)
-    return ("^" if match[1] else "_") + (f"{digits} " if len(digits) == 1 else f"{{{digits}}}")
-
-
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
@@ -108,10 +50,12 @@ _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
 HALF_DAYS = frozenset(("am", "pm"))
 _HALF_DAY = re.compile(
-    r"(\d)(?:\s|~|\\[,;: ])*(?:\\(?:text|textrm|textsc|mathrm|mbox|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b\.?|([apAP])\.\s?[mM]\b\.?|"
-    r"(?<=[\d ~])([ap])m\b\.?)"
+    r"(\d)(?:\s|~|\\[,;: ])*"
+    r"(?:\\(?:text|textrm|textsc|mathrm|mbox|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
-_ALL_REALS = re.compile(r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE)
+_ALL_REALS = re.compile(
+    r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE
+)
 _LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
 _BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
 _TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
