@@ -51,7 +51,7 @@ _SPACE = re.compile(r"\\[,; ]|[ ~]")
 HALF_DAYS = frozenset(("am", "pm"))
 _HALF_DAY = re.compile(
     r"(\d)(?:\s|~|\\[,;: ])*"
-    r"(?:\\(?:text|textrm|textsc|mathrm|mbox|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
+    r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
 _ALL_REALS = re.compile(
     r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE
