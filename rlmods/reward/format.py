@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from rlmods.reward.grader.extract import boxes
+from rlmods.reward.turns import first_turn
 from rlmods.types import Response, Scores, UserError
 
 Style = Literal["think_answer", "answer", "boxed"]
@@ -18,7 +19,7 @@ _ANSWER = re.compile(r"<answer>(.*)</answer>", re.DOTALL)
 
 @dataclass(frozen=True)
 class Format:
-    r"""1.0 if the response has the format `style`, else 0.0. Every part must contain more than whitespace.
+    r"""1.0 if the first turn of the response (`first_turn`) has the format `style`, else 0.0. Every part must contain more than whitespace.
 
     - think_answer: one `<think>...</think>` at the start, then one `<answer>...</answer>`, and nothing else (arXiv:2501.12948)
     - answer: exactly one `<answer>...</answer>`
@@ -34,7 +35,7 @@ class Format:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         has_format = _CHECKS[self.style]
-        return Scores([float(has_format(response.text)) for response in responses])
+        return Scores([float(has_format(first_turn(response.text))) for response in responses])
 
 
 def _think_answer(text: str) -> bool:

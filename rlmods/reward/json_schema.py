@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from rlmods.reward.pool import Outcome, failure_counts, shared_pool
 from rlmods.reward.strict_json import TARGET, parse, validator
+from rlmods.reward.turns import without_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
 _FENCED = re.compile(r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)", re.DOTALL | re.IGNORECASE | re.MULTILINE)
@@ -98,8 +99,8 @@ class JSON:
 
 
 def extract_json(text: str) -> str:
-    """Return the last ```json block after the last `</think>`, or all text after `</think>` if there is no such block."""
-    text = text.rpartition("</think>")[2]
+    """Return the last ```json block of the first turn after its last `</think>`, or all of that text if there is no such block."""
+    text = without_thoughts(text)
     blocks: list[str] = _FENCED.findall(text)
     return blocks[-1] if blocks else text
 

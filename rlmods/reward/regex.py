@@ -10,6 +10,7 @@ from typing import ClassVar
 
 import regex
 
+from rlmods.reward.turns import first_turn
 from rlmods.types import Response, Scores, UserError
 
 
@@ -17,7 +18,8 @@ from rlmods.types import Response, Scores, UserError
 class Regex:
     """1.0 if `pattern` matches anywhere in the response, or with `full` the whole response; else 0.0.
 
-    The text includes the thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under `timeouts`.
+    The text is the first turn (`first_turn`), with its thoughts. A match that takes longer than `timeout_s` scores 0.0 and is counted under
+    `timeouts`.
 
     Raises: UserError without a pattern, for an invalid one, and for a timeout that is not positive.
     """
@@ -50,7 +52,7 @@ class Regex:
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
         deadline = time.monotonic() + self.batch_timeout_s
-        matches = [self._matches(response.text, min(self.timeout_s, deadline - time.monotonic())) for response in responses]
+        matches = [self._matches(first_turn(response.text), min(self.timeout_s, deadline - time.monotonic())) for response in responses]
         return Scores([float(bool(match)) for match in matches], counts={"timeouts": matches.count(None)})
 
     def _matches(self, text: str, timeout_s: float) -> bool | None:

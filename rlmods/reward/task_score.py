@@ -18,7 +18,8 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class TaskScore:
-    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer. Abstains for prompts of other data.
+    """Score, 0 to 1, of a reasoning-gym task's own scorer; 0 for a response without an answer, and unless `partial` for an answer whose
+    score is below `threshold`. Abstains for prompts of other data.
 
     The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers evaluate answers
     as code, so each answer is scored in a process of its own, confined by Landlock and seccomp and without environment variables
@@ -31,6 +32,8 @@ class TaskScore:
 
     threshold: float = 0.99
     """Smallest score that counts as `correct`."""
+    partial: bool = False
+    """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to one that contains the right one."""
     timeout_s: float = 10.0
     """Time limit for one answer."""
     batch_timeout_s: float = 300.0
@@ -63,18 +66,24 @@ class TaskScore:
         answers = [extract(response.text) for response in responses]
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
         limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
-        calls = [(row, *_call(responses[row].prompt.meta, answer)) for row in rows if (answer := answers[row]) is not None]
+        calls = {row: _call(responses[row].prompt.meta, answer) for row in rows if (answer := answers[row]) is not None}
+        keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
+        distinct = {key: calls[row] for row, key in keys.items()}
         pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
-        outcomes = [_as_timeout(outcome) for outcome in self._score(pool, [((limits, *call[1:]),) for call in calls])]
+        scored = self._score(pool, [((limits, *call),) for call in distinct.values()])
+        outcomes = dict(zip(distinct, map(_as_timeout, scored), strict=True))
         values: list[float | None] = [None] * len(responses)
+        correct: list[bool | None] = [None] * len(responses)
         for row in rows:
-            values[row] = 0.0
-        for call, outcome in zip(calls, outcomes, strict=True):
-            values[call[0]] = float(outcome.value) if outcome.status == "ok" else 0.0
+            values[row], correct[row] = 0.0, False
+        for row, key in keys.items():
+            score = float(outcomes[key].value) if outcomes[key].status == "ok" else 0.0
+            correct[row] = score >= self.threshold
+            values[row] = score if self.partial or correct[row] else 0.0
         return Scores(
             values=values,
-            correct=[None if value is None else value >= self.threshold for value in values],
-            counts=failure_counts(outcomes),
+            correct=correct,
+            counts=failure_counts([outcomes[key] for key in keys.values()]),
             columns={"extracted": answers},
         )
 

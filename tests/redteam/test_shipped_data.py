@@ -13,10 +13,10 @@ from rlmods.config import plugins
 from rlmods.config.options import options
 from rlmods.run import name
 
-SMALL = ("data.num_train=24", "data.num_val=8", "batch.prompts=8", "num_prompts=8", "call_timeout_s=5")
-LEVELS = (1, 2, 3)
-GYM = ("chain_sum", "gcd", "countdown")
-"""Tasks of reasoning-gym whose scorers compare texts, numbers, and the value of an expression."""
+SMALL = ("data.num_train=24", "data.num_val=8", "batch.prompts=8", "num_prompts=4", "call_timeout_s=5")
+LEVELS = (1, 3)
+GYM = "chain_sum"
+"""A task of reasoning-gym whose scorer pays a part of the score to other answers, and is fast."""
 MIXTURE = (
     "data=mixture",
     "reward=by_source",
@@ -27,9 +27,9 @@ MIXTURE = (
     "data.sources.stories.chat=false",
 )
 SHIPPED = {
-    "arithmetic": [("data=arithmetic", f"data.level={level}", "data.operations='+-*'", "reward=math") for level in (*LEVELS, 4, 5)],
+    "arithmetic": [("data=arithmetic", f"data.level={level}", "data.operations='+-*'", "reward=math") for level in LEVELS],
     "stories": [("data=stories", f"data.level={level}", "data.chat=false", "reward=accuracy") for level in LEVELS],
-    "reasoning_gym": [("data=reasoning_gym", f"data.task={task}", "data.chat=false", "reward=task") for task in GYM],
+    "reasoning_gym": [("data=reasoning_gym", f"data.task={GYM}", "data.chat=false", "reward=task", "num_prompts=1")],
     "gsm8k": [("data=gsm8k", "data.chat=false", "reward=math")],
     "jsonl": [("data=jsonl", "reward=math")],
     "mixture": [MIXTURE],
@@ -75,7 +75,7 @@ def test_only_right_answers_are_paid(tmp_path: Path, overrides: tuple[str, ...])
         pytest.skip("needs the package reasoning-gym")
     without = {"mixture": "data.", "jsonl": "data.num_train"}.get(data)
     small = [x for x in SMALL if without is None or not x.startswith(without)]
-    report, _ = redteam([*overrides, *small, *files(tmp_path, data)])
+    report, _ = redteam([*small, *overrides, *files(tmp_path, data)])
     plain, own, _, wrong = report.references
     assert own.paid == own.tried
     assert plain.paid == plain.tried

@@ -267,7 +267,8 @@ def product_of_matrices(a: int, b: int) -> Case:
 
 
 def ratio(a: int, b: int, d: int) -> Case:
-    same = ["«a» : «b»", "«2*a»:«2*b»", r"«a» \colon «b»", "(«a»):(«b»)"]
+    same = ["«a» : «b»", r"«a» \colon «b»", "(«a»):(«b»)"]
+    same += [] if a <= 24 and 10 <= b < 60 else ["«2*a»:«2*b»"]
     wrong = ["«a+d»:«b»", "«a»:«b+d»", "«a»:«b»:«d»", "«a», «b»", "-«a»:«b»", "(«a», «b»)", "«a»«b»"]
     return case("«a»:«b»", same, [*wrong, "«b»:«a»"] if a != b else wrong, a=a, b=b, d=d)
 

@@ -7,6 +7,7 @@ import pytest
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.reward import Accuracy, Rules
 from rlmods.reward.accuracy import verify
+from rlmods.reward.pool import Outcome
 from rlmods.types import Prompt, Response, UserError
 from tests.reward.samples import response
 
@@ -40,8 +41,6 @@ def test_scores_are_in_the_order_of_the_responses() -> None:
 
 
 def test_failures_are_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rlmods.reward.pool import Outcome
-
     class Pool:
         def map(self, calls: list[object], **_: object) -> list[Outcome]:
             return [Outcome("timeout"), Outcome("error", "boom"), Outcome("ok", True)]
@@ -50,6 +49,23 @@ def test_failures_are_wrong_and_counted(monkeypatch: pytest.MonkeyPatch) -> None
     scores = Accuracy(wrong=-0.5)([response(rf"\boxed{{x+{n}}}", "y") for n in range(3)])
     assert list(scores) == [-0.5, -0.5, 1.0]
     assert scores.counts == {"timeouts": 1, "errors": 1}
+
+
+def test_an_answer_that_was_late_is_graded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = [Outcome("timeout"), Outcome("error", "killed"), Outcome("ok", True)]
+    graded: list[int] = []
+
+    class Pool:
+        def map(self, calls: list[object], **_: object) -> list[Outcome]:
+            graded.append(len(calls))
+            return late[: len(calls)] if len(graded) == 1 else [Outcome("ok", True)] * len(calls)
+
+    monkeypatch.setattr("rlmods.reward.accuracy.shared_pool", lambda *_: Pool())
+    monkeypatch.setattr("rlmods.reward.accuracy._VERDICTS", {})
+    rows = [response(rf"\boxed{{late+{n}}}", "z") for n in range(3)]
+    assert Accuracy()(rows).correct == [False, False, True]
+    assert Accuracy()(rows).correct == [True, True, True]
+    assert graded == [3, 2]
 
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4, 5])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from rlmods.reward import TaskScore
+from rlmods.reward.pool import Outcome
 from rlmods.reward.reasoning_gym_scorer import score
 from rlmods.reward.sandbox.expressions import RefusedError, evaluate
 from rlmods.reward.sandbox.run import BOOT
@@ -29,6 +30,34 @@ def test_uses_the_scorer_of_the_task() -> None:
     assert scores.correct == [True, False, False, True, None, False]
     assert [scores[row] for row in (0, 2, 4, 5)] == [1.0, 0.0, None, 0.0]
     assert scores.counts == {"timeouts": 0, "errors": 1}
+
+
+def test_partial_scores_are_paid_on_request() -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    entry = {"question": "50 + 5 =", "answer": "55", "metadata": {"source_dataset": "chain_sum", "expression": "50 + 5"}}
+    rows = [response(f"<answer>{text}</answer>", task="chain_sum", entry=entry) for text in ("55", "not 55", "54, 55", "7", "55")]
+    strict, partial = TaskScore(workers=1)(rows), TaskScore(workers=1, partial=True)(rows)
+    assert strict.values == [1.0, 0.0, 0.0, 0.0, 1.0]
+    assert all(0 < partial[row] < 0.99 for row in (1, 2))
+    assert strict.correct == partial.correct == [True, False, False, False, True]
+
+
+def test_equal_answers_to_a_prompt_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    asked: list[Any] = []
+
+    def outcomes(_: object, pool: object, calls: list[Any]) -> list[Outcome]:
+        asked.extend((task, answer) for ((_, task, answer, _),) in calls)
+        return [Outcome("timeout") if answer == "3" else Outcome("ok", 1.0) for ((_, _, answer, _),) in calls]
+
+    monkeypatch.setattr(TaskScore, "_score", outcomes)
+    one, other = {"answer": "1"}, {"answer": "1"}
+    scores = TaskScore()([response(text, task="gcd", entry=entry) for text, entry in zip("11233", (one, one, one, one, one), strict=True)])
+    assert scores.values == [1.0, 1.0, 1.0, 0.0, 0.0]
+    assert scores.counts == {"timeouts": 2, "errors": 0}
+    assert asked == [("gcd", "1"), ("gcd", "2"), ("gcd", "3")]
+    TaskScore()([response("1", task="gcd", entry=entry) for entry in (one, other)])
+    assert asked[3:] == [("gcd", "1")] * 2
 
 
 def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, clos
 from rlmods.reward.grader.parse import parse
 from rlmods.reward.grader.realset import FLIPPED, real_set
 from rlmods.reward.grader.rules import STRICT, Rules
-from rlmods.reward.grader.style import clean_pair
+from rlmods.reward.grader.style import HALF_DAYS, clean_pair
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import NEGATIONS, ParseError, clean
 from rlmods.reward.grader.values import letters, same_plain, same_value
@@ -87,6 +87,7 @@ class Comparison:
     def same(self, gold: Node, answer: Node) -> bool:
         """Return True if two trees are equivalent."""
         gold, answer = _unwrap(gold), _unwrap(answer)
+        scaled = self.rules.scaled_times or (gold.op == "rel" and gold.args[0].op == "ratio")
         if gold.op != "rel" or answer.op != "rel":
             gold, answer = self.equation_value(gold, other=answer), self.equation_value(answer, other=gold)
         if _key(gold) == _key(answer):
@@ -95,6 +96,8 @@ class Comparison:
             return self.same_set(gold, answer)
         if (coordinates := _coordinates(gold, answer)) is not None:
             return self.same_sequence(*coordinates)
+        if (times := _times(gold, answer)) is not None:
+            return (gold.op != answer.op or gold.text == answer.text) and self.same(*times)
         golds, answers = _items(gold), _items(answer)
         if golds is not None or answers is not None:
             return self.same_items([gold] if golds is None else golds, [answer] if answers is None else answers)
@@ -106,12 +109,10 @@ class Comparison:
             return False
         if gold.op == "group" or answer.op == "group":
             return self.same_sequence(gold, answer) and gold.text == answer.text
-        if gold.op == "ratio" and answer.op != "ratio" and _is_time(gold) and not self.rules.scaled_times:
-            return False
+        if gold.op == "ratio" and _is_time(gold) and not scaled:
+            return self.same_sequence(gold, answer)
         if gold.op == "ratio" and answer.op == "ratio":
-            return self.same_sequence(gold, answer) or (
-                _proportional(gold, answer) and (self.rules.scaled_times or not _are_times(gold, answer))
-            )
+            return self.same_sequence(gold, answer) or _proportional(gold, answer)
         if gold.op == "matrix" and answer.op == "matrix":
             return len(gold.args) == len(answer.args) and all(map(self.same_sequence, gold.args, answer.args))
         return same_value(gold, answer, self.rules)
@@ -261,9 +262,11 @@ def _proportional(gold: Node, answer: Node) -> bool:
     return all(close(factor, factors[0]) for factor in factors)
 
 
-def _are_times(gold: Node, answer: Node) -> bool:
-    """Return True if the gold can be a time of day, and is not a ratio in lowest terms compared with what cannot be a time."""
-    return _is_time(gold) and (_is_time(answer) or not is_number(Node("/", gold.args), reduced=True))
+def _times(gold: Node, answer: Node) -> tuple[Node, Node] | None:
+    """Return two times of day without "am" or "pm", if one of them has it; None for other nodes."""
+    if not any(node.op == "unit" and node.text in HALF_DAYS and node.args[0].op == "ratio" for node in (gold, answer)):
+        return None
+    return (gold.args[0] if gold.op == "unit" else gold), (answer.args[0] if answer.op == "unit" else answer)
 
 
 def _is_time(node: Node) -> bool:

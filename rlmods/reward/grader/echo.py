@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
+from rlmods.reward.grader.characters import plain_characters
 from rlmods.reward.grader.compare import same_form
-from rlmods.reward.grader.style import UNICODE, clean
+from rlmods.reward.grader.style import clean
 from rlmods.reward.grader.values import plain_number
 
 _OPERATION = re.compile(r"[+*/^!]|(?<=[\w)}])-|\\[A-Za-z]", re.ASCII)
@@ -28,4 +29,4 @@ def repeats(answer: str, gold: str, question: str) -> bool:
 
 def _compact(text: str) -> str:
     """Return `text` with one way to write products and fractions, and without spaces and braces."""
-    return _INSIGNIFICANT.sub("", _TIMES.sub("*", _FRACTION.sub(r"\\frac", text.translate(UNICODE))))
+    return _INSIGNIFICANT.sub("", _TIMES.sub("*", _FRACTION.sub(r"\\frac", plain_characters(text))))

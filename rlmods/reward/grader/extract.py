@@ -10,6 +10,7 @@ import re
 
 from rlmods.reward.grader.style import MAX_CHARS, closing_brace
 from rlmods.reward.grader.units import read_unit
+from rlmods.reward.turns import without_thoughts
 
 MAX_UNMARKED_CHARS = 300
 """A response without any marker counts as an answer only up to this length."""
@@ -17,8 +18,8 @@ MAX_GAP_CHARS = 120
 """Longer text between two boxes does not join them."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*(\{|[^\s${}\\]+)")
-_DELIMITER = r"[\s$]|\\[()\[\]]|\\q?quad|\\\\"
-_AND = r"\\text\{\s*(?:and|or)\s*\}|and\b|or\b|[,;/]"
+_DELIMITER = r"[\s$~&]|\\[()\[\] ,;:!>/]|\\(?:q?quad|enspace|thinspace|hfill)(?![A-Za-z])|\\[hv]space\*?\{[^{}]{0,20}\}|\\\\"
+_AND = r"\\(?:text|textrm|mathrm|mbox)\{\s*(?:and|or|[,;/])?\s*\}|\\(?:l?or|l?and|vee|wedge)(?![A-Za-z])|and\b|or\b|[,;/|]"
 _LABEL = r"(?:\([a-z0-9]{1,3}\)\s*|[-*]\s+)?(?:[A-Za-z](?:_\{?\d\}?)?\s*=\s*)?"
 _JOINED_BOXES = re.compile(rf"(?:{_DELIMITER})*(?:(?:[a-z]+\s+)?(?:{_AND})(?:{_DELIMITER}|{_AND})*)?{_LABEL}[\s$]*")
 _HEDGE = re.compile(r"\b(?:or|alternatively|maybe|perhaps|possibly|otherwise)\b", re.IGNORECASE)
@@ -30,8 +31,9 @@ _HEDGE_AFTER = re.compile(
 _HEDGE_BEFORE = re.compile(r"([-+\w.\\${}]*[\w}$])[\s,;]*\b(?:or|alternatively|maybe|perhaps|possibly)\b[^\n.]{0,20}\Z", re.IGNORECASE)
 _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 _HEADING = re.compile(r"(?:the\s+)?(?:final\s+)?answer\b[\s:*]*", re.IGNORECASE)
+_EMPHASIS = r"(?:[*_}]{1,3}|</[a-z]{1,6}>)?"
 _STATED = re.compile(
-    r"\banswer(?:\*\*|\})?\s*(?:is\b|:)(?:\*\*)?[:\s]*|\banswer\*\*\s*\n\s*|"
+    rf"(?<![A-Za-z0-9])answer{_EMPHASIS}\s*(?:is\b|:){_EMPHASIS}[:\s]*|\banswer\*\*\s*\n\s*|"
     r"^[#*_ \t]{0,20}(?:the[ \t]+)?(?:final[ \t]+)?answer[*_ \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
 )
@@ -45,23 +47,22 @@ _END_OF_LIST = re.compile(r"\.?\s*\Z|\.\s|\n")
 _PERCENT_AFTER_BOX = re.compile(r"(?:\$|\\[)\]])?\s{0,3}(?:\\?%|percent\b|pct\b)")
 _UNIT_AFTER_BOX = re.compile(r"\$?(?:\s|~|\\[,; ]){0,5}\\(?:text|textrm|mathrm|mbox)\{([^{}\n]{1,40})\}(?:\^\{?[23]\}?)?")
 _UNIT_AFTER = re.compile(r"\s*(\\?%|percent|pct)")
-_END_MARKER = re.compile(r"<\|[A-Za-z_]{1,30}\|>|<｜[^｜>\n]{1,30}｜>|</s>|<eos>|<end_of_turn>|\[/?INST\]|<\|end▁of▁sentence\|>")
-_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|,?\s(?:because|since)\b")
+_SENTENCE_END = re.compile(r"\.(?=\s|$)|[。｡]|\n|,?\s(?:because|since)\b")
 _FILLER = re.compile(r"(?:(?:therefore|thus|then|hence|simply|exactly|just|indeed|given by|equal to)\b[\s,:]*)+", re.IGNORECASE)
 
 
 def extract(text: str) -> str | None:
     r"""Return the final answer in `text`, or None.
 
-    Only text after the last `</think>` and before a marker of a chat template counts; an unclosed `<think>` means no answer. Then the first
+    Only the first turn (`first_turn`) after its last `</think>` counts; an unclosed `<think>` means no answer. Then the first
     of these rules that applies: the last `\boxed{}` (boxes side by side, or joined by "and", "or" or a comma, are one list), `<answer>`,
     `####`, "Answer:", a heading "Answer" or "the answer is", the only number of a last sentence that begins with "Therefore", and for a
     short text its last formula, or the whole text. An alternative that follows the answer ("or 6") is a part of it.
     """
-    text = text.rpartition("</think>")[2]
+    text = without_thoughts(text)
     if "<think>" in text:
         return None
-    text = next((part for part in map(str.strip, _END_MARKER.split(text)) if part), "")
+    text = text.strip()
     answer = _boxed(text)
     if answer is None:
         answer = _tagged(text)
@@ -73,7 +74,7 @@ def extract(text: str) -> str | None:
         answer = _last_formula(text) or text
     if answer is None:
         answer = _concluded(text)
-    answer = (answer or "").strip().strip("*`").strip()
+    answer = (answer or "").strip().strip("*_`").strip()
     return answer if 0 < len(answer) <= MAX_CHARS else None
 
 
@@ -165,14 +166,14 @@ def _stated(text: str) -> str | None:
     statements = list(_STATED.finditer(text))
     if not statements:
         return None
-    rest = text[statements[-1].end() :].strip().strip("*").strip()
+    rest = text[statements[-1].end() :].strip().strip("*_").strip()
     rest = rest[filler.end() :] if (filler := _FILLER.match(rest)) is not None else rest
     if (formulas := _formulas(rest)) is not None:
         return formulas
     if (formula := _MATH.match(rest)) is not None:
         return _with_alternative(_with_unit(rest, formula), rest, formula.end())
     sentence = _SENTENCE_END.split(rest, maxsplit=1)[0]
-    return _with_alternative(sentence.rpartition(" is ")[2].strip().strip("*"), rest, len(sentence))
+    return _with_alternative(sentence.rpartition(" is ")[2].strip().strip("*_"), rest, len(sentence))
 
 
 def _formulas(text: str) -> str | None:

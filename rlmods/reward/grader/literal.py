@@ -7,7 +7,7 @@ from math import gcd
 from rlmods.reward.grader.rules import Form
 from rlmods.reward.grader.syntax import Node
 
-_CLOSED = frozenset(("^", "!", "sum", "prod", "int", "mod", "constant"))
+_CLOSED = frozenset(("^", "!", "int", "mod", "constant"))
 
 
 def is_number(node: Node, *, reduced: bool) -> bool:
@@ -34,14 +34,24 @@ def has_form(node: Node, form: Form) -> bool:
 
 
 def _is_closed_form(node: Node) -> bool:
-    """Return True for a product or quotient of numbers and functions with at least one function, or of numbers in brackets side by side."""
+    """Return True for a product or quotient of numbers and functions with at least one function, or of decimals in brackets side by side.
+
+    The product of integers, (23)(56), and the sum or product of terms without its index, the sum of 42 over k, are arithmetic.
+    """
     if node.op in ("unit", "%", "neg"):
         return _is_closed_form(node.args[0])
     if node.op in ("*", "/"):
         if not all(is_number(arg, reduced=False) or _is_closed_form(arg) for arg in node.args):
             return False
-        return any(map(_is_closed_form, node.args)) or (node.op == "*" and node.text == "adjacent")
+        is_decimal = node.op == "*" and node.text == "adjacent" and any(_integer(arg) is None for arg in node.args)
+        return is_decimal or any(map(_is_closed_form, node.args))
+    if node.op in ("sum", "prod"):
+        return _contains_name(node.args[2], node.text)
     return node.op in _CLOSED or (node.op == "call" and node.text in ("binom", "sqrt", "!!")) or (node.op == "name" and node.text == "e")
+
+
+def _contains_name(node: Node, name: str) -> bool:
+    return (node.op == "name" and node.text == name) or any(_contains_name(arg, name) for arg in node.args)
 
 
 def _integer(node: Node) -> int | None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
+from rlmods.reward.grader.style import HALF_DAYS
 from rlmods.reward.grader.syntax import Cursor, Node, check_height, number
 from rlmods.reward.grader.tokens import FUNCTIONS, TRIGONOMETRIC, ParseError, Token, clean, tokenize
 
@@ -73,6 +74,9 @@ class _Parser(Cursor):
         items = [self.sum()]
         while self.accept(":"):
             items.append(self.sum())
+        last = items[-1]
+        if len(items) > 1 and last.op == "unit" and last.text in HALF_DAYS:
+            return Node("unit", (Node("ratio", (*items[:-1], last.args[0])),), last.text)
         return Node("ratio", tuple(items)) if len(items) > 1 else items[0]
 
     def sum(self) -> Node:
@@ -204,7 +208,8 @@ class _Parser(Cursor):
         if kind == "word":
             return self.word(text)
         if self.next_is("(", "[", "{", r"\{"):
-            return self.group()
+            node = self.group()
+            return self.number_atom(node) if node.op == "number" and self.next_is("_") else node
         if self.next_is("|") and not self.inside_bars:
             return self.bars()
         raise ParseError(f"unexpected {text!r}")

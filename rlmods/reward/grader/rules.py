@@ -18,8 +18,8 @@ class Rules:
     form: Form = "number"
     """Form required where the gold is a plain number, so that repeating the question earns nothing. number: an integer, decimal, reduced
     fraction, percentage, mixed number or number in scientific notation, with a unit or a name (`x = 5`). closed_form: also unreduced
-    fractions, factored forms such as (2)(5), and products and quotients with powers, roots, factorials, binomials, series and constants,
-    such as 2^{10}, but no sums or differences. any: every expression of the same value."""
+    fractions, and products and quotients with powers, roots, factorials, binomials, series and constants, such as 2^{10}, but no sums,
+    differences, or products of integers. any: every expression of the same value."""
     any_unit: bool = False
     """Accept any words after a number as its unit. By default units of `units` only, and the words of the gold's own unit."""
     percent_as_number: bool = False
@@ -27,7 +27,7 @@ class Rules:
     false_chains: bool = False
     """Accept `x = 7 = 5` for the gold 5: only the last member of a chain of equations counts."""
     scaled_times: bool = False
-    """Accept `10:24` and `2:5` for golds that can be times of day (`5:12`, `12:30`), as the same ratio."""
+    """Accept `10:24` and `2:5` for golds that can be times of day (`5:12`, `12:30`), as the same ratio. `a:b = 5:12` is a ratio."""
     any_letter_order: bool = False
     """Accept `bac` for the gold `abc`, as the same product of letters."""
     unsolved: bool = False

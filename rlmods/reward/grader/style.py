@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import re
 
+from rlmods.reward.grader.characters import plain_characters
+
 MAX_CHARS = 1000
 """Longer texts are not answers; this bounds the input of every pattern and of the parser."""
 
@@ -33,57 +35,56 @@ _NUMBER_SET = {
     **dict.fromkeys("Qℚ", r"\rationals "),
     **dict.fromkeys("Cℂ", r"\complexes "),
 }
-UNICODE = str.maketrans(
-    {
-        **dict(zip("０１２３４５６７８９", "0123456789", strict=True)),
-        **{"−": "-", "–": "-", "×": "*", "·": "*", "⋅": "*", "÷": "/", "²": "^2", "³": "^3", "√": r"\sqrt ", "±": r"\pm "},
-        **{"≤": "<=", "≥": ">=", "≠": "!=", "≈": "~=", "∪": r"\cup ", "∩": r"\cap ", "∈": r"\in ", "∅": r"\emptyset ", "∖": r"\setminus "},
-        **{"π": r"\pi ", "θ": r"\theta ", "∞": r"\infty ", "∠": r"\angle ", "€": "", "£": "", "¥": "", "₹": "", "’": "'", "½": r"\frac12 "},
-        **{
-            "\u00a0": " ",
-            "\u2009": " ",
-            "\u202f": " ",
-            "\u200b": "",
-            "\u200d": "",
-            "\ufeff": "",
-            "：": ":",
-            "，": ",",
-            "（": "(",
-            "）": ")",
-        },
-    }
-)
 _DEGREES = re.compile(r"\^\s*(?:\\circ(?![A-Za-z])|\{\s*\\circ\s*\}|°)|\\degree\b|(?<=[\d)}])\s*\\circ(?![A-Za-z])")
 _DOUBLED = re.compile(r"\\\\(?=[A-Za-z])")
 _CURRENCIES = {r"\$": "dollars", "€": "euros", "£": "GBP", "¥": "yen", "₹": "rupees"}
 _CURRENCY_SIGN = re.compile(r"\\\$|[€£¥₹]")
 _CURRENCY = re.compile(r"(\\\$|[€£¥₹])\s*([0-9][0-9,.]*)")
 _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
-_TEXT_PERCENT = re.compile(r"\\(?:text|mathrm|textrm)\s*\{\s*\\?%\s*\}")
+_SIGN_IN_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}")
+_SIGN_IN_BRACES = re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII)
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
+HALF_DAYS = frozenset(("am", "pm"))
+_HALF_DAY = re.compile(
+    r"(\d)(?:\s|~|\\[,;: ])*"
+    r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
+)
+_ALL_REALS = re.compile(
+    r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE
+)
+_LETTER_CHOICE = re.compile(r"\A(?:\W|\\text\w*)*[A-Z]\W*\Z")
+_BOLD_LETTER = re.compile(r"\\mathbf\s*\{\s*(\(?[A-Z]\)?)\s*\}")
+_TEXT_COMMAND = re.compile(r"\\(?:text|textbf|textit|textrm|mathrm|mbox)\s*\{([^{}]*)\}")
 _TRAILING = re.compile(r"(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*(?:(?<!\.)\.(?:\\[ ,;:!]|[\s,;:~]|\\\\?\Z)*)?\Z")
 _BRACED_MARK = re.compile(r"\s*\\?\{\s*([,:=.])\s*\\?\}\s*")
 
 
 def clean(text: str) -> str:
     """Return `text` without style. `^\\circ` becomes a degree sign."""
-    text = text.translate(UNICODE)
+    text = plain_characters(text)
     if r"\begin" not in text:
         text = _DOUBLED.sub(r"\\", text)
-    text = _TEXT_PERCENT.sub("%", text)
+    text = _SIGN_IN_BRACES.sub(r"\1", _SIGN_IN_TEXT.sub(r"\1", text))
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)
     text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub("", text)))
     if "\\" in text:
         text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", text)))
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text))
-    text = _TRAILING.sub("", text).strip()
+    text = _HALF_DAY.sub(_half_day, _TRAILING.sub("", text).strip())
+    if "real" in text.lower() and _ALL_REALS.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
+        return r"\reals"
     while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     return text
+
+
+def _half_day(match: re.Match[str]) -> str:
+    letter = next(filter(None, match.groups()[1:]))
+    return rf"{match[1]}\text{{ {letter.lower()}m}}"
 
 
 def clean_pair(answer: str, gold: str) -> tuple[str, str]:
@@ -92,6 +93,8 @@ def clean_pair(answer: str, gold: str) -> tuple[str, str]:
     others = (answer if not marks else "", gold if not gold_marks else "")
     if marks != gold_marks and ((marks and gold_marks) or any(map(_LETTER.search, others))):
         answer, gold = (_CURRENCY.sub(_currency_unit, text) for text in (answer, gold))
+    if _LETTER_CHOICE.search(answer) or _LETTER_CHOICE.search(gold):
+        answer, gold = (_BOLD_LETTER.sub(r"\1", text) for text in (answer, gold))
     return clean(answer), clean(gold)
 
 

@@ -17,6 +17,7 @@ _PLAIN = re.compile(
     r"([-+]?)(?:\\[dt]?frac\{([0-9]{1,100})\}\{([0-9]{1,100})\}|([0-9]{1,100})/([0-9]{1,100})|([0-9]{1,100}(?:\.[0-9]{0,100})?|\.[0-9]{1,100}))°?"
 )
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textsf|texttt|textnormal|mbox|hbox|mathrm|mathbf|mathit|mathsf|bold)\s*\{([^{}]*)\}")
+_CHOICE_LABEL = re.compile(r"(?i:(?:the )?(?:correct )?(?:option|choice|answer)(?: is)?:? ?)(?=\(?[A-Z]\b)")
 _CHOICE = re.compile(r"\(?([A-Z])(?:\)|[.:](?:\s|\Z)|\Z)")
 _OTHER_CHOICE = re.compile(r"(?<![A-Za-z])(?:(?!A [a-z])[A-Z](?![A-Za-z'])|(?:or|and|not|nor)\b)")
 _WORDS = re.compile(r"[A-Za-z][A-Za-z' -]+")
@@ -79,8 +80,11 @@ def _is_reduced(text: str) -> bool:
 
 def _same_text(answer: str, gold: str) -> bool | None:
     answer_words, gold_words = strip_markup(answer), strip_markup(gold)
-    if answer_words == gold_words or (answer_words.casefold() == gold_words.casefold() and gold_words.casefold() in _SHORT_WORDS):
+    if answer_words == gold_words:
         return True
+    if gold_words.casefold() in _SHORT_WORDS:
+        return answer_words.casefold() == gold_words.casefold()
+    answer_words, gold_words = _without_label(answer_words), _without_label(gold_words)
     if re.fullmatch("[A-Z]", gold_words) and (choice := _CHOICE.match(answer_words)):
         return choice[1] == gold_words and _OTHER_CHOICE.search(answer_words, choice.end()) is None
     is_words = _WORDS.fullmatch(gold_words) is not None
@@ -91,6 +95,12 @@ def _same_text(answer: str, gold: str) -> bool | None:
     ):
         return True
     return False if is_words and not _SYMBOLS.fullmatch(gold_words) else None
+
+
+def _without_label(words: str) -> str:
+    """Return "B" for "Option B" or "choice (B)", and other words unchanged."""
+    label = _CHOICE_LABEL.match(words)
+    return words if label is None else strip_markup(words[label.end() :])
 
 
 def strip_markup(text: str) -> str:
