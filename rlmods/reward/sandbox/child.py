@@ -10,6 +10,8 @@ from typing import Any
 
 from . import judge, names, serve
 
+WARM_UP_ROUNDS = 20
+"""More than the 8 calls after which Python 3.11 specialises a function."""
 names.standard_names()  # imported by the server, once for all processes
 
 
@@ -19,11 +21,22 @@ def main(mode: str, ends: dict[str, int]) -> None:
         job = json.load(stream)
     if mode == "check":
         return
+    {"program": _program, "serve": serve.main, "judge": judge.main}[mode](job | ends)
+
+
+def prepare_server() -> None:
+    """Set what all programs find. Then run a small solution and its test in the server: what Python keeps about code that has run (specialised instructions, caches) is then
+    there for each forked process, instead of being written by each, which copies memory."""
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]
     socket.socketpair = _socket_pair  # type: ignore[assignment]
-    {"program": _program, "serve": serve.main, "judge": judge.main}[mode](job | ends)
+    main_module = sys.modules["__main__"]
+    for _ in range(WARM_UP_ROUNDS):
+        solution: dict[str, Any] = {"__name__": "solution"}
+        names.execute("def f(x):\n    return [x + 1]\nprint\nmath", "solution.py", solution)
+        judge.run_locally("assert f(1) == [2]", serve.local(solution))
+    sys.modules["__main__"] = main_module
 
 
 def _program(job: dict[str, Any]) -> None:

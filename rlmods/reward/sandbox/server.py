@@ -37,6 +37,9 @@ def main(control_fd: int) -> None:
         walls.adopt_orphans()
         module = import_module(f".{config['module']}", __package__)
         _keep_folder_listings()
+        module.prepare_server()
+        _open_standard_streams()
+        gc.collect()
         gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
         null = os.open(os.devnull, os.O_RDWR)
         if confined := config["readable"] is not None:
@@ -54,6 +57,21 @@ def _keep_folder_listings() -> None:
         if isinstance(finder, FileFinder):
             finder._fill_cache()  # type: ignore[attr-defined]
             finder._fill_cache = lambda: None  # type: ignore[attr-defined]
+
+
+def _open_standard_streams() -> None:
+    """Open the standard streams, so that a forked process only replaces their descriptors. On a pipe: the streams cannot seek."""
+    ends = os.pipe()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        own = os.dup(number)
+        os.dup2(ends[number > 0], number)
+        stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        os.dup2(own, number)
+        os.close(own)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for end in ends:
+        os.close(end)
 
 
 class Server:
@@ -93,7 +111,7 @@ class Server:
             ready, confined = os.pipe()
             pid = os.fork()
             if pid == 0:
-                _run(lambda: self.become(mode, ends, limits, folder, confined))
+                _run(lambda: self.become(mode, ends, limits, folder, confined), as_program=mode == "program")
         finally:
             for end in descriptors:
                 os.close(end)
@@ -118,12 +136,6 @@ class Server:
         keep = sorted({2, confined, *ends.values()})
         for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
             os.closerange(low + 1, high)
-        for number, name in enumerate(standard):
-            if standard[name] is None:
-                continue
-            stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
         os.chdir(folder)
         try:
             walls.limit(parent=parent, **limits)
@@ -192,11 +204,13 @@ def _kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-def _run(main: Callable[[], None]) -> NoReturn:
-    """Run `main` as a program of its own and exit as an interpreter does: exception, exit code, threads, exit functions, buffers."""
+def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
+    """Run `main` and exit: with `as_program` as an interpreter does (exception, exit code, threads, exit functions, buffers), else at once."""
     code = 1
     try:
         code = _exit_code(main)
+        if not as_program:
+            os._exit(code)
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
         if "atexit" in sys.modules:

@@ -16,6 +16,7 @@ import os
 import resource
 import struct
 import sys
+from functools import cache
 
 from . import syscalls
 
@@ -66,18 +67,32 @@ def confine_server(readable: list[str], abi: int | None = None) -> None:
     _checked(_LIBC.syscall(_LANDLOCK_RESTRICT, ruleset, 0), "Landlock")
     os.close(ruleset)
     _checked(_LIBC.capset(struct.pack("=Ii", 0x20080522, 0), bytes(24)), "capabilities")
-    _seccomp(_filter(os.uname().machine, abi))
+    _seccomp(_Program(_filter(os.uname().machine, abi)))
+    _program_of_forks()
 
 
 def confine() -> None:
     """Confine this process, forked by a confined server, for good: no new processes and no signals. Raises UnsupportedError if refused."""
-    _seccomp(_filter_of_forks(os.uname().machine))
+    _seccomp(_program_of_forks())
 
 
-def _seccomp(steps: list[tuple[int, int, int, int]]) -> None:
-    code = b"".join(struct.pack("=HBBI", *step) for step in steps)
-    buffer = ctypes.create_string_buffer(code, len(code))
-    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, struct.pack("@HP", len(code) // 8, ctypes.addressof(buffer)))
+class _Program:
+    """A seccomp BPF program as the system call takes it."""
+
+    def __init__(self, steps: list[tuple[int, int, int, int]]) -> None:
+        code = b"".join(struct.pack("=HBBI", *step) for step in steps)
+        self.code = ctypes.create_string_buffer(code, len(code))
+        self.header = struct.pack("@HP", len(steps), ctypes.addressof(self.code))
+
+
+@cache
+def _program_of_forks() -> _Program:
+    """Return the program that a forked process adds, made once by the server."""
+    return _Program(_filter_of_forks(os.uname().machine))
+
+
+def _seccomp(program: _Program) -> None:
+    _prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, program.header)
 
 
 def adopt_orphans() -> None:
