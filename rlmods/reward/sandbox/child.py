@@ -1,14 +1,13 @@
 """What a confined process runs: a program, the code under test (`serve`) or its tests (`judge`)."""
 
 import builtins
-import json
 import os
 import socket
 import sys
 import types
 from typing import Any
 
-from . import judge, names, serve
+from . import judge, names, serve, wire
 
 WARM_UP_ROUNDS = 20
 """More than the 8 calls after which Python 3.11 specialises a function."""
@@ -17,8 +16,7 @@ names.standard_names()  # imported by the server, once for all processes
 
 def main(mode: str, ends: dict[str, int]) -> None:
     """Read the job from its descriptor and run it. Called in a process that is already confined."""
-    with os.fdopen(ends.pop("job"), "rb") as stream:
-        job = json.load(stream)
+    job = wire.read_job(ends.pop("job"))
     if mode == "check":
         return
     {"program": _program, "serve": serve.main, "judge": judge.main}[mode](job | ends)
