@@ -102,29 +102,38 @@ class Server:
             self.kill_descendants(set())
 
     def start(
-        self, mode: str, names: list[str], limits: dict[str, int], folder: str, context: Any, descriptors: list[int]
+        self, processes: list[tuple[str, list[str], str]], limits: dict[str, int], context: Any, descriptors: list[int]
     ) -> dict[str, Any]:
-        """Fork a process with the given descriptors and return its id once it is confined."""
-        ends = dict(zip(names, descriptors, strict=True))
+        """Fork processes (mode, names of its descriptors, folder) and return their ids once they are confined."""
+        started, rest = [], iter(descriptors)
         try:
             if context is not None:
                 self.module.prepare(context)
-            ready, confined = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                _run(lambda: self.become(mode, ends, limits, folder, confined), as_program=mode == "program")
+            for mode, names, folder in processes:
+                ends = {name: next(rest) for name in names}
+                started.append(self.fork(mode, ends, limits, folder))
+        except OSError:  # no further process
+            if started:
+                self.end([pid for pid, _ in started], 0.0)
+            raise
         finally:
             for end in descriptors:
                 os.close(end)
+        messages = [_read(ready) for _, ready in started]
+        self.children.update(pid for pid, _ in started)
+        if set(messages) != {b"1"}:
+            self.end([pid for pid, _ in started], 0.0)
+            raise walls.UnsupportedError(min(messages).decode() or "the process ended before it was confined")
+        return {"pids": [pid for pid, _ in started]}
+
+    def fork(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str) -> tuple[int, int]:
+        """Fork a process. Return its id, and a descriptor with b"1" once it is confined, else the reason."""
+        ready, confined = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _run(lambda: self.become(mode, ends, limits, folder, confined), as_program=mode == "program")
         os.close(confined)
-        with os.fdopen(ready, "rb") as stream:
-            message = stream.read()
-        if message != b"1":
-            _kill(pid)
-            os.waitpid(pid, 0)
-            raise walls.UnsupportedError(message.decode() or "the process ended before it was confined")
-        self.children.add(pid)
-        return {"pid": pid}
+        return pid, ready
 
     def become(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str, confined: int) -> None:
         """Turn this process, just forked, into the one that was asked for."""
@@ -149,14 +158,17 @@ class Server:
         os.close(confined)
         self.module.main(mode, ends)
 
-    def end(self, pid: int, grace_s: float) -> dict[str, Any]:
-        """Wait up to `grace_s` for a process to exit, kill it with its descendants, and return its exit code, negative for a signal."""
-        status = self.wait(pid, grace_s)
+    def end(self, pids: list[int], grace_s: float) -> dict[str, Any]:
+        """Wait up to `grace_s` for the first process to exit, kill all with their descendants, and return the exit code of the first,
+        negative for a signal."""
+        status = self.wait(pids[0], grace_s)
         killed = status is None
-        if status is None:
+        for pid in pids[not killed :]:
             _kill(pid)
-            _, status = os.waitpid(pid, 0)
-        self.children.discard(pid)
+            _, ended = os.waitpid(pid, 0)
+            status = ended if status is None else status
+        assert status is not None
+        self.children.difference_update(pids)
         if not self.confined:
             self.kill_descendants(self.children)
         return {"exit_code": os.waitstatus_to_exitcode(status), "killed": killed}
@@ -198,6 +210,15 @@ def _descendants(root: int) -> list[int]:
         found += below
         pending += below
     return found
+
+
+def _read(descriptor: int) -> bytes:
+    """Return what a pipe holds once its other end is closed, and close it."""
+    data = b""
+    while chunk := os.read(descriptor, MAX_MESSAGE_BYTES):
+        data += chunk
+    os.close(descriptor)
+    return data
 
 
 def _kill(pid: int) -> None:
