@@ -23,8 +23,11 @@ def main(mode: str, ends: dict[str, int]) -> None:
 
 
 def prepare_server() -> None:
-    """Set what all programs find. Then run a small solution and its test in the server: what Python keeps about code that has run (specialised instructions, caches) is then
-    there for each forked process, instead of being written by each, which copies memory."""
+    """Set what all programs find, and run a small solution and its test in the server.
+
+    What Python keeps about code that has run, such as specialised instructions, is then there for all forked processes. Otherwise each of
+    them writes it, and so copies that memory.
+    """
     sys.setrecursionlimit(20_000)
     sys.argv = ["solution.py"]
     builtins.exit = builtins.quit = sys.exit  # type: ignore[assignment]

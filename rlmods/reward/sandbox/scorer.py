@@ -12,7 +12,10 @@ from typing import Any
 
 from . import expressions, wire
 
-_register_at_fork, os.register_at_fork = os.register_at_fork, lambda **_: None  # threads and random numbers need hooks; scorers have neither
+_register_at_fork, os.register_at_fork = (
+    os.register_at_fork,
+    lambda **_: None,
+)  # threads and random numbers need hooks; scorers have neither
 import numpy  # noqa: E402
 import reasoning_gym  # noqa: E402
 from sympy.parsing import sympy_parser  # noqa: E402
@@ -25,7 +28,7 @@ expressions.guard_sympy(_SCORERS)
 
 
 def prepare_server() -> None:
-    """Use the parser and the messages once in the server, so that what they cache is not computed, and its memory not copied, in each fork."""
+    """Use the parser and the messages in the server, so that forked processes find their caches filled."""
     for _ in range(20):
         float(sympy_parser.parse_expr("(1 + 2) * 3 - 4 / 5"))
         wire.decode(json.loads(json.dumps(wire.encode({"numbers": [1, 2.0], "answer": "3"}))))

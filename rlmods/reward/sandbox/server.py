@@ -227,7 +227,7 @@ def _kill(pid: int) -> None:
 
 
 def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
-    """Run `main` and exit: with `as_program` as an interpreter does (exception, exit code, threads, exit functions, buffers), else at once."""
+    """Run `main` and exit: at once, or as an interpreter does (threads, exit functions, buffers) if `main` runs a program."""
     code = 1
     try:
         code = _exit_code(main)
