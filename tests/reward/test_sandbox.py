@@ -150,11 +150,22 @@ class TestHarm:
 
     def test_without_walls_descendants_in_sessions_of_their_own_are_killed(self) -> None:
         source = "import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.setsid()\n"
-        source += "        time.sleep(300)\n    os._exit(0)\n"
+        source += "        [os.close(end) for end in (1, 2)]\n        time.sleep(300)\n    os._exit(0)\n"
         source += "time.sleep(0.3)\nprint('done')"
         assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
         server = run_module._server("child", Limits(confined=False)).process.pid
         assert children(server) == []
+
+    def test_both_processes_of_a_test_are_ended(self) -> None:
+        assert run_tests("import time\ntime.sleep(60)", ["assert f() == 1"], Limits(timeout_s=0.5))[1] == "timeout"
+        assert children(run_module._server("child", LIMITS).process.pid) == []
+
+    def test_programs_start_without_threading(self) -> None:
+        """Its hook would run in each forked process."""
+        assert run("import sys\nprint('threading' in sys.modules)").stdout == "False\n"
+
+    def test_streams_are_pipes(self) -> None:
+        assert run("import sys\nprint(sys.stdin.seekable(), sys.stdout.seekable(), sys.stdin.encoding)").stdout == "False False utf-8\n"
 
     def test_a_server_that_was_killed_is_replaced(self) -> None:
         assert run("print(1)").stdout == "1\n"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from rlmods.reward import TaskScore
 from rlmods.reward.pool import Outcome
 from rlmods.reward.reasoning_gym_scorer import score
-from rlmods.reward.sandbox.expressions import RefusedError, evaluate
+from rlmods.reward.sandbox.expressions import RefusedError, evaluate, rational
 from rlmods.reward.sandbox.run import BOOT
 from rlmods.types import UserError
 from tests.reward.samples import response
@@ -138,6 +139,19 @@ def test_evaluates_arithmetic_only(text: str) -> None:
 @pytest.mark.parametrize("text", ["[1, -2.5, 'a']", "((1, 2), [3])", "2**10 + (7 // 2) * 3 % 5 - ~1", "0xff << 3 ^ 5", "1 / 4"])
 def test_arithmetic_is_python_s(text: str) -> None:
     assert evaluate(text) == eval(text)
+
+
+@pytest.mark.parametrize("text", ["1 + 2*3", "-(7 - 10) / +4", "100/3/7 - 1", "0 * (5 - 8)", "12345678901234567890 * 9876543210"])
+def test_whole_number_arithmetic_is_sympy_s(text: str) -> None:
+    parsed = pytest.importorskip("sympy").parse_expr(text)
+    assert rational(text) == Fraction(int(parsed.p), int(parsed.q))
+
+
+@pytest.mark.parametrize(
+    "text", [*HOSTILE.values(), "2**3", "x + 1", "1.5", "True + 1", "'a'", "7 // 2", "5!", "sqrt(4)", "(1, 2)", "", None]
+)
+def test_other_texts_are_left_to_sympy(text: object) -> None:
+    assert rational(text) is None
 
 
 def test_walls_hold_what_gets_past_the_evaluator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ import math
 import operator
 import types
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 MAX_CHARACTERS = 20_000
@@ -96,8 +97,17 @@ def guard(modules: list[types.ModuleType]) -> None:
         module.__dict__.update(eval=evaluate, exec=_refuse, compile=_refuse)
 
 
-def guard_sympy() -> None:
-    """Make sympy check every text before it evaluates it, and import its names once instead of for each text."""
+def rational(text: Any) -> Fraction | None:
+    """Return the value of sums, products and quotients of whole numbers, None for anything else. Raises ZeroDivisionError."""
+    try:
+        return _rational(_parse(text).body)
+    except RefusedError:
+        return None
+
+
+def guard_sympy(modules: list[types.ModuleType]) -> None:
+    """Make sympy check every text before it evaluates it, and import its names once instead of for each text. The `parse_expr` that the
+    given modules have imported, of which they use the number only, does not call sympy where `rational` knows the value."""
     import sympy
     from sympy.parsing import sympy_parser
 
@@ -113,6 +123,14 @@ def guard_sympy() -> None:
         _bits(_parse(code).body, frozenset(local_dict))
         return parse(code, local_dict, global_dict)
 
+    def parse_expr(text: Any, *args: Any, **kwargs: Any) -> Any:
+        value = rational(text)
+        return parse_any(text, *args, **kwargs) if value is None else value
+
+    parse_any = sympy_parser.parse_expr
+    for module in modules:
+        if module.__dict__.get("parse_expr") is parse_any:
+            module.__dict__["parse_expr"] = parse_expr
     sympy_parser.eval_expr = checked
     sympy_parser.__dict__.update(exec=execute, compile=_refuse)
 
@@ -144,6 +162,17 @@ def _value(node: ast.expr) -> Any:
             raise RefusedError("too large a number")
         return _OPERATORS[type(node.op)](left, right)
     raise RefusedError(f"{type(node).__name__} is not evaluated")
+
+
+def _rational(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.Constant) and type(node.value) is int:
+        return Fraction(node.value)
+    if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.UAdd | ast.USub):
+        value = _rational(node.operand)
+        return value if isinstance(node.op, ast.UAdd) else -value
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub | ast.Mult | ast.Div):
+        return _OPERATORS[type(node.op)](_rational(node.left), _rational(node.right))  # type: ignore[no-any-return]
+    raise RefusedError(f"{type(node).__name__} is not arithmetic on whole numbers")
 
 
 def _number(node: ast.expr) -> Any:

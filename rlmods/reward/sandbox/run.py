@@ -73,8 +73,8 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     with ExitStack() as stack:
         output, errors = (stack.enter_context(_pipe()) for _ in range(2))
         ends = {"stdin": _input(stdin, stack), "stdout": output[1], "stderr": errors[1]}
-        process = stack.enter_context(_Process(_server("child", limits), "program", {"source": source}, limits, ends, stack))
-        return process.watch(output[0], errors[0])
+        processes = stack.enter_context(_Processes(_server("child", limits), [("program", {"source": source}, ends)], limits, stack))
+        return processes.watch(output[0], errors[0])
 
 
 def run_tests(source: str, tests: Sequence[str], limits: Limits, entry_point: str | None = None) -> tuple[list[bool], Status]:
@@ -97,12 +97,10 @@ def test_results(source: str, tests: Sequence[str], limits: Limits, entry_point:
     """Return `judge.PASSED`, `FAILED` or `UNUSED` for each test."""
     with ExitStack() as stack:
         calls, replies, results = (stack.enter_context(_pipe()) for _ in range(3))
-        server = _server("child", limits)
-        ends = {"calls": calls[0], "replies": replies[1]}
-        stack.enter_context(_Process(server, "serve", {"source": source}, limits, ends, stack))
         ends = {"calls": calls[1], "replies": replies[0], "results": results[1]}
-        job = {"tests": list(tests), "entry_point": entry_point}
-        run = stack.enter_context(_Process(server, "judge", job, limits, ends, stack)).watch(results[0])
+        judge = ("judge", {"tests": list(tests), "entry_point": entry_point}, ends)
+        serve = ("serve", {"source": source}, {"calls": calls[0], "replies": replies[1]})
+        run = stack.enter_context(_Processes(_server("child", limits), [judge, serve], limits, stack)).watch(results[0])
     passed = run.stdout.split()[: len(tests)]
     status: Status = "timeout" if run.status == "timeout" else "ok" if len(passed) == len(tests) else "error"
     return passed + ["0"] * (len(tests) - len(passed)), status
@@ -119,15 +117,15 @@ def call_function(module: str, job: Mapping[str, Any], limits: Limits, context: 
     """
     with ExitStack() as stack:
         results = stack.enter_context(_pipe())
-        process = _Process(_server(module, limits), "call", job, limits, {"results": results[1]}, stack, context)
-        run = stack.enter_context(process).watch(results[0])
+        processes = _Processes(_server(module, limits), [("call", job, {"results": results[1]})], limits, stack, context)
+        run = stack.enter_context(processes).watch(results[0])
         return run.stdout, run.status
 
 
 def check(module: str, limits: Limits) -> None:
     """Start the server and a confined process that does nothing. Raises RuntimeError if this machine cannot confine code."""
     with ExitStack() as stack:
-        stack.enter_context(_Process(_server(module, limits), "check", {}, limits, {}, stack))
+        stack.enter_context(_Processes(_server(module, limits), [("check", {}, {})], limits, stack))
 
 
 @cache
@@ -235,47 +233,48 @@ def _server(module: str, limits: Limits) -> _Server:
     return _SERVERS[key]
 
 
-class _Process:
-    """Process of a server that is killed at the end of the `with` block."""
+class _Processes:
+    """Processes of a server, of which the first is watched. All are killed when it ends, and at the end of the `with` block."""
 
     def __init__(
         self,
         server: _Server,
-        mode: str,
-        job: Mapping[str, Any],
+        processes: Sequence[tuple[str, Mapping[str, Any], Mapping[str, FileIO]]],
         limits: Limits,
-        ends: Mapping[str, FileIO],
         stack: ExitStack,
         context: Any = None,
     ) -> None:
         """
         Args:
-            ends: descriptors passed to the process, by their names in its job. They are closed here.
+            processes: mode, job, and descriptors by their names in the job, which are closed here.
         """
         self.server, self.limits = server, limits
-        folder = "/"
         if not limits.confined:
             _remove_leftover_folders()
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
-        files = {"job": _input(json.dumps(job), stack), **ends}
+        files: list[FileIO] = []
+        forms = []
+        for mode, job, ends in processes:
+            folder = "/" if limits.confined else stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
+            files += [_input(json.dumps(job), stack), *ends.values()]
+            forms.append((mode, ["job", *ends], folder))
         settings = {"cpu_s": int(limits.timeout_s) + 1, "memory_mb": limits.memory_mb, "file_bytes": FILE_BYTES}
-        start = {"mode": mode, "names": list(files), "limits": settings, "folder": folder, "context": context}
-        self.pid: int | None = server.request({"start": start}, [file.fileno() for file in files.values()])["pid"]
-        for file in files.values():
+        start = {"processes": forms, "limits": settings, "context": context}
+        self.pids: list[int] = server.request({"start": start}, [file.fileno() for file in files])["pids"]
+        for file in files:
             file.close()
         self.deadline = time.monotonic() + limits.timeout_s
 
-    def __enter__(self) -> _Process:
+    def __enter__(self) -> _Processes:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.pid is not None and self.server.alive:
+        if self.pids and self.server.alive:
             self.end(0.0)
 
     def end(self, grace_s: float) -> Any:
-        """Wait up to `grace_s` for the process to exit, then kill it."""
-        pid, self.pid = self.pid, None
-        return self.server.request({"end": {"pid": pid, "grace_s": grace_s}}, extra_s=grace_s)
+        """Wait up to `grace_s` for the first process to exit, then kill all."""
+        pids, self.pids = self.pids, []
+        return self.server.request({"end": {"pids": pids, "grace_s": grace_s}}, extra_s=grace_s)
 
     def watch(self, stream: FileIO, errors: FileIO | None = None) -> RunResult:
         """Read `stream` until its end, the deadline or the output limit, then wait for the process."""

@@ -10,12 +10,29 @@ import sys
 from functools import cache
 from typing import Any
 
-import reasoning_gym
-
 from . import expressions, wire
 
-expressions.guard([module for name, module in list(sys.modules.items()) if name.split(".")[0] == "reasoning_gym" and module])
-expressions.guard_sympy()
+_register_at_fork, os.register_at_fork = (
+    os.register_at_fork,
+    lambda **_: None,
+)  # threads and random numbers need hooks; scorers have neither
+import numpy  # noqa: E402
+import reasoning_gym  # noqa: E402
+from sympy.parsing import sympy_parser  # noqa: E402
+
+os.register_at_fork = _register_at_fork
+
+_SCORERS = [module for name, module in list(sys.modules.items()) if name.split(".")[0] == "reasoning_gym" and module]
+expressions.guard(_SCORERS)
+expressions.guard_sympy(_SCORERS)
+
+
+def prepare_server() -> None:
+    """Use the parser and the messages in the server, so that forked processes find their caches filled."""
+    for _ in range(20):
+        float(sympy_parser.parse_expr("(1 + 2) * 3 - 4 / 5"))
+        wire.decode(json.loads(json.dumps(wire.encode({"numbers": [1, 2.0], "answer": "3"}))))
+        numpy.isclose(float(expressions.evaluate("[1 + 2]")[0]), 3, atol=1e-6)
 
 
 @cache
@@ -26,8 +43,7 @@ def prepare(task: str) -> Any:
 
 def main(mode: str, ends: dict[str, int]) -> None:
     """Write the score of the answer in the job to the results descriptor."""
-    with os.fdopen(ends["job"], "rb") as stream:
-        job = json.load(stream)
+    job = wire.read_job(ends["job"])
     if mode == "check":
         return
     score = prepare(job["task"])

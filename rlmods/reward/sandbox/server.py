@@ -37,7 +37,11 @@ def main(control_fd: int) -> None:
         walls.adopt_orphans()
         module = import_module(f".{config['module']}", __package__)
         _keep_folder_listings()
+        module.prepare_server()
+        _open_standard_streams()
+        gc.collect()
         gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
+        walls.use_huge_pages()
         null = os.open(os.devnull, os.O_RDWR)
         if confined := config["readable"] is not None:
             walls.confine_server(config["readable"], config["abi"])
@@ -54,6 +58,21 @@ def _keep_folder_listings() -> None:
         if isinstance(finder, FileFinder):
             finder._fill_cache()  # type: ignore[attr-defined]
             finder._fill_cache = lambda: None  # type: ignore[attr-defined]
+
+
+def _open_standard_streams() -> None:
+    """Open the standard streams, so that a forked process only replaces their descriptors. On a pipe: the streams cannot seek."""
+    ends = os.pipe()
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        own = os.dup(number)
+        os.dup2(ends[number > 0], number)
+        stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
+        os.dup2(own, number)
+        os.close(own)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    for end in ends:
+        os.close(end)
 
 
 class Server:
@@ -83,29 +102,38 @@ class Server:
             self.kill_descendants(set())
 
     def start(
-        self, mode: str, names: list[str], limits: dict[str, int], folder: str, context: Any, descriptors: list[int]
+        self, processes: list[tuple[str, list[str], str]], limits: dict[str, int], context: Any, descriptors: list[int]
     ) -> dict[str, Any]:
-        """Fork a process with the given descriptors and return its id once it is confined."""
-        ends = dict(zip(names, descriptors, strict=True))
+        """Fork processes (mode, names of its descriptors, folder) and return their ids once they are confined."""
+        started, rest = [], iter(descriptors)
         try:
             if context is not None:
                 self.module.prepare(context)
-            ready, confined = os.pipe()
-            pid = os.fork()
-            if pid == 0:
-                _run(lambda: self.become(mode, ends, limits, folder, confined))
+            for mode, names, folder in processes:
+                ends = {name: next(rest) for name in names}
+                started.append(self.fork(mode, ends, limits, folder))
+        except OSError:  # no further process
+            if started:
+                self.end([pid for pid, _ in started], 0.0)
+            raise
         finally:
             for end in descriptors:
                 os.close(end)
+        messages = [_read(ready) for _, ready in started]
+        self.children.update(pid for pid, _ in started)
+        if set(messages) != {b"1"}:
+            self.end([pid for pid, _ in started], 0.0)
+            raise walls.UnsupportedError(min(messages).decode() or "the process ended before it was confined")
+        return {"pids": [pid for pid, _ in started]}
+
+    def fork(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str) -> tuple[int, int]:
+        """Fork a process. Return its id, and a descriptor with b"1" once it is confined, else the reason."""
+        ready, confined = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            _run(lambda: self.become(mode, ends, limits, folder, confined), as_program=mode == "program")
         os.close(confined)
-        with os.fdopen(ready, "rb") as stream:
-            message = stream.read()
-        if message != b"1":
-            _kill(pid)
-            os.waitpid(pid, 0)
-            raise walls.UnsupportedError(message.decode() or "the process ended before it was confined")
-        self.children.add(pid)
-        return {"pid": pid}
+        return pid, ready
 
     def become(self, mode: str, ends: dict[str, int], limits: dict[str, int], folder: str, confined: int) -> None:
         """Turn this process, just forked, into the one that was asked for."""
@@ -118,12 +146,6 @@ class Server:
         keep = sorted({2, confined, *ends.values()})
         for low, high in zip(keep, [*keep[1:], MAX_DESCRIPTORS], strict=True):
             os.closerange(low + 1, high)
-        for number, name in enumerate(standard):
-            if standard[name] is None:
-                continue
-            stream = open(number, "w" if number else "r", encoding="utf-8", errors="surrogateescape", closefd=False)  # noqa: SIM115
-            setattr(sys, name, stream)
-            setattr(sys, f"__{name}__", stream)
         os.chdir(folder)
         try:
             walls.limit(parent=parent, **limits)
@@ -136,14 +158,17 @@ class Server:
         os.close(confined)
         self.module.main(mode, ends)
 
-    def end(self, pid: int, grace_s: float) -> dict[str, Any]:
-        """Wait up to `grace_s` for a process to exit, kill it with its descendants, and return its exit code, negative for a signal."""
-        status = self.wait(pid, grace_s)
+    def end(self, pids: list[int], grace_s: float) -> dict[str, Any]:
+        """Wait up to `grace_s` for the first process to exit, kill all with their descendants, and return the exit code of the first,
+        negative for a signal."""
+        status = self.wait(pids[0], grace_s)
         killed = status is None
-        if status is None:
+        for pid in pids[not killed :]:
             _kill(pid)
-            _, status = os.waitpid(pid, 0)
-        self.children.discard(pid)
+            _, ended = os.waitpid(pid, 0)
+            status = ended if status is None else status
+        assert status is not None
+        self.children.difference_update(pids)
         if not self.confined:
             self.kill_descendants(self.children)
         return {"exit_code": os.waitstatus_to_exitcode(status), "killed": killed}
@@ -187,16 +212,27 @@ def _descendants(root: int) -> list[int]:
     return found
 
 
+def _read(descriptor: int) -> bytes:
+    """Return what a pipe holds once its other end is closed, and close it."""
+    data = b""
+    while chunk := os.read(descriptor, MAX_MESSAGE_BYTES):
+        data += chunk
+    os.close(descriptor)
+    return data
+
+
 def _kill(pid: int) -> None:
     with suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
 
 
-def _run(main: Callable[[], None]) -> NoReturn:
-    """Run `main` as a program of its own and exit as an interpreter does: exception, exit code, threads, exit functions, buffers."""
+def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
+    """Run `main` and exit: at once, or as an interpreter does (threads, exit functions, buffers) if `main` runs a program."""
     code = 1
     try:
         code = _exit_code(main)
+        if not as_program:
+            os._exit(code)
         if "threading" in sys.modules:
             sys.modules["threading"]._shutdown()
         if "atexit" in sys.modules:

@@ -7,6 +7,7 @@ Imported by a bare interpreter: uses the standard library only.
 """
 
 import json
+import os
 import sys
 from collections import OrderedDict, defaultdict, deque, namedtuple
 from collections.abc import Callable
@@ -45,6 +46,15 @@ def receive(stream: BinaryIO) -> dict[str, Any]:
     if not isinstance(message, dict):
         raise ConnectionLostError("not a message")
     return message
+
+
+def read_job(descriptor: int) -> dict[str, Any]:
+    """Return the JSON object from a descriptor, which is then closed."""
+    data = b""
+    while chunk := os.read(descriptor, 65536):
+        data += chunk
+    os.close(descriptor)
+    return json.loads(data)  # type: ignore[no-any-return]
 
 
 def encode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
