@@ -32,7 +32,7 @@ class MaxRL:
         if num_negative:
             raise UserError(
                 f"advantage=max_rl divides by the mean reward of a prompt, but {num_negative} rewards are negative: "
-                "type reward=accuracy, whose rewards are 0 and 1, or another advantage=group_norm"
+                "type reward=accuracy, whose rewards are 0 and 1, or advantage=group_norm"
             )
         centred, count = center_by_group(rewards, mask, group)
         mean = group_reduce(score, group, "sum") / count.clamp(min=1)

@@ -24,7 +24,7 @@ def critic(plan: Plan) -> str | None:
         return None
     needs_critic, has_critic = getattr(plan.parts["advantage"], "needs_values", False), hasattr(plan.parts["critic"], "coefficient")
     if needs_critic and not has_critic:
-        return f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or another advantage=group_norm"
+        return f"advantage={plan.choices.get('advantage')} needs a critic: type critic=separate, or advantage=group_norm"
     if has_critic and not needs_critic:
         return f"critic={plan.choices.get('critic')} would be trained but not used: type critic=none, or advantage=gae"
     return None
