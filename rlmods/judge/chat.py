@@ -7,10 +7,12 @@ import json
 import math
 import os
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -125,7 +127,8 @@ class Endpoint:
             raise NoReplyError(f"no reply within {self.deadline_s:g} s", "timeouts")
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
-            status, reply_headers, content = asyncio.run(self._send(json.dumps(body).encode(), headers, limit_s))
+            with asyncio.Runner(loop_factory=_EventLoop) as runner:
+                status, reply_headers, content = runner.run(self._send(json.dumps(body).encode(), headers, limit_s))
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise NoReplyError("timed out", "timeouts") from error
         except UnicodeEncodeError as error:
@@ -143,7 +146,7 @@ class Endpoint:
         content = bytearray()
         async with (
             asyncio.timeout(limit_s),  # of everything: timeouts of httpx are those of each read, which a byte now and then never reaches
-            httpx2.AsyncClient(timeout=limit_s, verify=_ssl_context(), follow_redirects=False) as client,
+            _client(limit_s) as client,
             client.stream("POST", self.address, content=body, headers=headers) as response,
         ):
             async for chunk in response.aiter_bytes():
@@ -190,6 +193,51 @@ def as_user_error(endpoint: Endpoint, error: NoReplyError, attempt: int, advice:
     """Return the error for a user whose request failed at try `attempt`, counted from 0."""
     reason = str(error) if error.final else f"{error} (after {attempt + 1} tries: {advice})"
     return UserError(f"{endpoint.group}.url={endpoint.url}: {reason}")
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    """Event loop that resolves names in daemon threads: the ordinary one waits for its threads when it is closed, and Python for them when it
+    exits, while the system's resolver may take minutes."""
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        future = self.create_future()
+
+        def resolve() -> None:
+            result: Any = None
+            error: Exception | None = None
+            try:
+                result = socket.getaddrinfo(*args, **kwargs)
+            except Exception as exception:
+                error = exception
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for the name any more
+                self.call_soon_threadsafe(deliver, result, error)
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        threading.Thread(target=resolve, daemon=True, name="getaddrinfo").start()
+        return await future
+
+
+def _client(timeout_s: float) -> httpx2.AsyncClient:
+    """
+    Raises:
+        NoReplyError: the environment names a proxy that cannot be used (final).
+    """
+    context = _ssl_context()
+    try:
+        return httpx2.AsyncClient(timeout=timeout_s, verify=context, follow_redirects=False)
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        names = " ".join(name for name in os.environ if name.lower() in ("all_proxy", "http_proxy", "https_proxy"))
+        socks = "" if not isinstance(error, ImportError) else ", or pip install 'httpx2[socks]'"
+        raise NoReplyError(
+            f"the proxy of the environment cannot be used ({_one_line(error)}): type unset {names}{socks}", final=True
+        ) from error
 
 
 @cache

@@ -14,7 +14,7 @@ import torch
 
 from rlmods.judge import LLM, compare, rank
 from rlmods.judge.chat import Endpoint, NoReplyError
-from rlmods.judge.question import CUT_OFF, read_verdict
+from rlmods.judge.question import CUT_OFF, format_comparison, read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
 from rlmods.types import Prompt, Response, UserError
@@ -486,7 +486,7 @@ class TestRealModel:
             for body in server.bodies:
                 assert replies[body["messages"][0]["content"]] == script(body, 0)
         for verdict, (p, a, b) in zip(verdicts, pairs, strict=True):
-            in_order, swapped = (read_verdict(replies[f"{p.text}|{x}|{y}"]) for x, y in ((a, b), (b, a)))
+            in_order, swapped = (read_verdict(replies[format_comparison(TEMPLATE, p, x, y)]) for x, y in ((a, b), (b, a)))
             assert verdict == (None if None in (in_order, swapped) else in_order if in_order == 1 - swapped else 0.5)
         assert set(replies.values()) >= {"A", "B"}
         assert set(verdicts) >= {0.5, 1.0} or set(verdicts) >= {0.5, 0.0}
