@@ -196,8 +196,8 @@ def as_user_error(endpoint: Endpoint, error: NoReplyError, attempt: int, advice:
 
 
 class _EventLoop(asyncio.SelectorEventLoop):
-    """Event loop that resolves names in daemon threads: the ordinary one waits for its threads when it is closed, and Python for them when it
-    exits, while the system's resolver may take minutes."""
+    """Event loop that resolves names in daemon threads. The ordinary one waits for its threads when it is closed, as Python does when it
+    exits, and the system's resolver may take minutes."""
 
     async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
         future = self.create_future()
@@ -233,11 +233,10 @@ def _client(timeout_s: float) -> httpx2.AsyncClient:
     try:
         return httpx2.AsyncClient(timeout=timeout_s, verify=context, follow_redirects=False)
     except (ImportError, ValueError, httpx2.InvalidURL) as error:
-        names = " ".join(name for name in os.environ if name.lower() in ("all_proxy", "http_proxy", "https_proxy"))
-        socks = "" if not isinstance(error, ImportError) else ", or pip install 'httpx2[socks]'"
-        raise NoReplyError(
-            f"the proxy of the environment cannot be used ({_one_line(error)}): type unset {names}{socks}", final=True
-        ) from error
+        unset = "unset " + " ".join(name for name in os.environ if name.lower() in ("all_proxy", "http_proxy", "https_proxy"))
+        missing = isinstance(error, ImportError)
+        reason = "a SOCKS proxy needs socksio: pip install 'httpx2[socks]', or type" if missing else f"{_one_line(error)}: type"
+        raise NoReplyError(f"the proxy of the environment cannot be used: {reason} {unset}", final=True) from error
 
 
 @cache

@@ -29,7 +29,7 @@ def test_address_is_completed_to_chat_completions(url):
 @pytest.mark.parametrize(
     ("variable", "proxy", "words"),
     [
-        ("ALL_PROXY", "socks5://user:secret@127.0.0.1:9", "unset ALL_PROXY, or pip install httpx2[socks]"),
+        ("ALL_PROXY", "socks5://user:secret@127.0.0.1:9", "pip install 'httpx2[socks]', or type unset ALL_PROXY"),
         ("HTTP_PROXY", "ftp://user:secret@127.0.0.1", "unset HTTP_PROXY"),
         ("https_proxy", "http://[::", "unset https_proxy"),
     ],
