@@ -229,11 +229,14 @@ class LLM:
         """Parsed replies from the cache, by question key.
 
         Raises:
-            UserError: the cache is another kind of file.
+            UserError: a row was not written by a judge.
         """
         verdicts: dict[str, list[float | None]] = {}
-        for row in [] if self._cache_file is None else read_rows(self._cache_file.path):
-            if not {"key", "verdict"} <= row.keys():
-                raise UserError(f"judge.cache={self.cache}: not a cache of a judge: type another file")
-            verdicts.setdefault(row["key"], []).append(row["verdict"])
+        for number, row in enumerate([] if self._cache_file is None else read_rows(self._cache_file.path), 1):
+            key, verdict = row.get("key"), row.get("verdict", "missing")
+            valid = verdict is None or (isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict <= 1)
+            if not isinstance(key, str) or not valid:
+                advice = 'its "key" must be a text and its "verdict" null or a number from 0 to 1: delete it, or type another file'
+                raise UserError(f"judge.cache={self.cache}: row {number} is not of a cache of a judge: {advice}")
+            verdicts.setdefault(key, []).append(verdict)
         return verdicts

@@ -415,9 +415,19 @@ class TestCache:
             assert judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 1.0
             assert judge(other.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 0.0
 
-    def test_rejects_another_kind_of_file(self, tmp_path):
-        (tmp_path / "data.jsonl").write_text('{"prompt": "1+1="}\n')
-        with pytest.raises(UserError, match=r"judge.cache=.*not a cache of a judge"):
+    @pytest.mark.parametrize(
+        "row",
+        [
+            '{"prompt": "1+1="}',
+            '{"key": [1], "verdict": 1.0}',
+            '{"key": {}, "verdict": null}',
+            '{"key": "k"}',
+            *(f'{{"key": "k", "verdict": {verdict}}}' for verdict in ('"x"', "[1]", "7", "-1", "NaN", "Infinity", "true", "1" * 400)),
+        ],
+    )
+    def test_names_a_row_that_no_judge_wrote(self, row, tmp_path):
+        (tmp_path / "data.jsonl").write_text(f'{{"key": "k", "verdict": 1}}\n{{"key": "k", "verdict": null}}\n{row}\n')
+        with pytest.raises(UserError, match=r"judge.cache=.*row 3 is not of a cache of a judge: .*delete it, or type another file"):
             judge("http://127.0.0.1:9", cache=str(tmp_path / "data.jsonl"))(PROMPT, "x", "y")
 
 
