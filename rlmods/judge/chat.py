@@ -27,6 +27,8 @@ from rlmods.types import UserError
 PREVIEW_LENGTH = 200
 """Characters of an unexpected reply that are shown in an error message."""
 TRUNCATED = "\n[cut off at max_tokens]"
+REJECTED_STATUSES = (400, 413, 422)
+"""Client errors that may be due to one question, such as one that exceeds the context length."""
 RETRYABLE_STATUSES = (408, 409, 425, 429)
 """Client errors that are worth a retry, like all server errors (500 and above)."""
 
@@ -38,13 +40,21 @@ class NoReplyError(Exception):
     """No usable reply was received."""
 
     def __init__(
-        self, reason: str, kind: Literal["errors", "timeouts"] = "errors", *, final: bool = False, retry_after_s: float | None = None
+        self,
+        reason: str,
+        kind: Literal["errors", "timeouts"] = "errors",
+        *,
+        final: bool = False,
+        rejected: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(reason)
         self.kind = kind
         """Count of the lost reply: `timeouts` if the time limit was reached, else `errors`."""
         self.final = final
         """True if the server rejects the request, so that a retry cannot succeed; the message then says what to set instead."""
+        self.rejected = rejected
+        """True if the rejection may be due to this question alone."""
         self.retry_after_s = retry_after_s
         """Value of the server's Retry-After header."""
 
@@ -180,7 +190,7 @@ class Endpoint:
                 else f"{self.group}.model or the server's settings"
             )
             advice = f"invalid request: change {settings}"
-        return NoReplyError(f"HTTP {status}, {advice}; the reply was {preview}", final=True)
+        return NoReplyError(f"HTTP {status}, {advice}; the reply was {preview}", final=True, rejected=status in REJECTED_STATUSES)
 
     def _preview(self, content: bytes) -> str:
         return repr(self._hide_key(content[: 8 * PREVIEW_LENGTH].decode(errors="replace"))[:PREVIEW_LENGTH])
