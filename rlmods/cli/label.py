@@ -9,7 +9,10 @@ FILE is the output of `python -m rlmods.collect`. All pairs of a row's candidate
 
 A row is the row of FILE with `ranks` (one per candidate: 0 is the best, equal ranks are a tie, null without a verdict), `verdicts` (one per
 pair, in the order 0-1, 0-2, ..., 1-2: 1.0 if the first is better, 0.5 for a tie, 0.0 if the second is, null without a verdict) and `judge`,
-the settings of the judge. Train on it with `data=preferences data.train=FILE`. Prints one JSON object that summarises all rows of `out`.
+the settings of the judge. A row with a question that the server rejects, such as one that exceeds the context length, goes to
+<out>.dropped.jsonl with the reason as `rejected`. Rows with questions that were lost in another way are named in an error; the others are
+written, and the same command asks again. Train on the output with `data=preferences data.train=FILE`. Prints one JSON object that
+summarises all rows of `out`.
 
     python -m rlmods.label --kappa FILE_A FILE_B
 
@@ -38,6 +41,7 @@ from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
 from rlmods.judge.agreement import category
+from rlmods.judge.chat import NoReplyError
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
@@ -46,6 +50,8 @@ from rlmods.types import Prompt, Response, UserError
 
 ROWS_PER_CALL = 64
 """Rows that the judge ranks in one call, after which they are written."""
+MAX_IDS = 20
+"""Ids of lost rows in an error message."""
 REQUEST_SETTINGS = ("cache", "concurrency", "timeout_s", "deadline_s", "retries", "backoff_s", "key_variable")
 """Settings of a judge that do not affect its verdicts, so they may change when an output file is continued."""
 
@@ -82,17 +88,28 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
     weights = {"weights": [fingerprint(network) for network in judge.scorer.networks]} if isinstance(judge, Neural) else {}
     provenance = {key: value for key, value in judge_settings.items() if key not in REQUEST_SETTINGS} | weights
     output = Output(path, {"judge": provenance, "keep_ties": settings.keep_ties})
-    remaining = _remaining(rows, output)
+    remaining, lost = _remaining(rows, output), dict[str, NoReplyError]()
+    if isinstance(judge, LLM):
+        judge.losses.skip_rejected = True
     with progress("judging", len(remaining)) as update:
         for start in range(0, len(remaining), ROWS_PER_CALL):
             chunk = remaining[start : start + ROWS_PER_CALL]
-            results = rankings(judge, [_responses(row) for row in chunk])
-            if isinstance(judge, LLM) and (lost := judge.counts["timeouts"] + judge.counts["errors"]):  # nothing is labelled without them
-                reason = f"{lost} questions without a reply, the last because of: {judge.losses.last}"
-                raise UserError(f"judge.url={judge.url}: {reason}; run the same command again, which asks only what is missing")
-            for row, (ranks, verdicts) in zip(chunk, results, strict=True):
-                output.add(row | {"ranks": ranks, "verdicts": verdicts}, keep=settings.keep_ties or _has_preference(ranks))
+            asked = [_responses(row) for row in chunk]
+            results = rankings(judge, asked)
+            losses = _losses(judge, asked, accepted=bool(output.rows))
+            for row, (ranks, verdicts), loss in zip(chunk, results, losses, strict=True):
+                labelled = row | {"ranks": ranks, "verdicts": verdicts}
+                if loss is None:
+                    output.add(labelled, keep=settings.keep_ties or _has_preference(ranks))
+                elif loss.rejected:
+                    output.add(labelled | {"rejected": str(loss)}, keep=False)
+                else:
+                    lost[row["id"]] = loss
             update(start + len(chunk))
+    if lost:
+        ids = ", ".join([repr(key) for key in lost][:MAX_IDS]) + (", ..." if len(lost) > MAX_IDS else "")
+        reason = f"{len(lost)} rows have questions without a reply ({ids}), the last because of: {[*lost.values()][-1]}"
+        raise UserError(f"judge.url={judge.url}: {reason}; run the same command again, which asks only what is missing")
     counts = {event: count for event, count in getattr(judge, "counts", {}).items() if count}
     return _summary(output) | ({"judge": counts} if counts else {})
 
@@ -196,6 +213,21 @@ def _texts(row: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(candidate["text"], candidate.get("finish", "stop")) for candidate in row["candidates"]]
 
 
+def _losses(judge: Any, asked: Sequence[tuple[Prompt, list[Response]]], *, accepted: bool) -> list[NoReplyError | None]:
+    """Return, for each row of the last call, why a question of it was lost, None if none was.
+
+    Raises:
+        UserError: the server rejects questions, and has never replied to one (`accepted`: in an earlier run it has).
+    """
+    if not isinstance(judge, LLM):
+        return [None] * len(asked)
+    losses = [judge.lost([(prompt, *pair) for pair in combinations(responses, 2)]) for prompt, responses in asked]
+    rejections = [loss for loss in losses if loss is not None and loss.rejected]
+    if rejections and not (accepted or judge.losses.in_a_row >= 0 or judge.counts["cached"]):
+        raise UserError(f"judge.url={judge.url}: {rejections[0]}")
+    return losses
+
+
 def _verdicts(row: Mapping[str, Any], path: str) -> list[float | None]:
     """Return the verdicts on the pairs of a row, or derive them from its ranks. Raises: UserError if the row is not labelled."""
     if "verdicts" in row:
@@ -217,6 +249,7 @@ def _summary(output: Output) -> dict[str, Any]:
         "rows": len(rows),
         "without_preference": sum(not _has_preference(row["ranks"]) for row in rows),
         "dropped_rows": len(output.dropped),
+        "rejected_rows": sum("rejected" in row for row in rows),
         "pairs": len(verdicts),
         "ties": sum(verdict == 0.5 for verdict in verdicts),
         "without_verdict": sum(verdict is None for verdict in verdicts),

@@ -7,10 +7,12 @@ import json
 import math
 import os
 import re
+import socket
 import ssl
 import threading
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -25,6 +27,8 @@ from rlmods.types import UserError
 PREVIEW_LENGTH = 200
 """Characters of an unexpected reply that are shown in an error message."""
 TRUNCATED = "\n[cut off at max_tokens]"
+REJECTED_STATUSES = (400, 413, 422)
+"""Client errors that may be due to one question, such as one that exceeds the context length."""
 RETRYABLE_STATUSES = (408, 409, 425, 429)
 """Client errors that are worth a retry, like all server errors (500 and above)."""
 
@@ -36,13 +40,21 @@ class NoReplyError(Exception):
     """No usable reply was received."""
 
     def __init__(
-        self, reason: str, kind: Literal["errors", "timeouts"] = "errors", *, final: bool = False, retry_after_s: float | None = None
+        self,
+        reason: str,
+        kind: Literal["errors", "timeouts"] = "errors",
+        *,
+        final: bool = False,
+        rejected: bool = False,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(reason)
         self.kind = kind
         """Count of the lost reply: `timeouts` if the time limit was reached, else `errors`."""
         self.final = final
         """True if the server rejects the request, so that a retry cannot succeed; the message then says what to set instead."""
+        self.rejected = rejected
+        """True if the rejection may be due to this question alone."""
         self.retry_after_s = retry_after_s
         """Value of the server's Retry-After header."""
 
@@ -125,7 +137,8 @@ class Endpoint:
             raise NoReplyError(f"no reply within {self.deadline_s:g} s", "timeouts")
         headers = {"Content-Type": "application/json", **({"Authorization": f"Bearer {self.key}"} if self.key else {})}
         try:
-            status, reply_headers, content = asyncio.run(self._send(json.dumps(body).encode(), headers, limit_s))
+            with asyncio.Runner(loop_factory=_EventLoop) as runner:
+                status, reply_headers, content = runner.run(self._send(json.dumps(body).encode(), headers, limit_s))
         except (TimeoutError, httpx2.TimeoutException) as error:
             raise NoReplyError("timed out", "timeouts") from error
         except UnicodeEncodeError as error:
@@ -143,7 +156,7 @@ class Endpoint:
         content = bytearray()
         async with (
             asyncio.timeout(limit_s),  # of everything: timeouts of httpx are those of each read, which a byte now and then never reaches
-            httpx2.AsyncClient(timeout=limit_s, verify=_ssl_context(), follow_redirects=False) as client,
+            _client(limit_s) as client,
             client.stream("POST", self.address, content=body, headers=headers) as response,
         ):
             async for chunk in response.aiter_bytes():
@@ -177,7 +190,7 @@ class Endpoint:
                 else f"{self.group}.model or the server's settings"
             )
             advice = f"invalid request: change {settings}"
-        return NoReplyError(f"HTTP {status}, {advice}; the reply was {preview}", final=True)
+        return NoReplyError(f"HTTP {status}, {advice}; the reply was {preview}", final=True, rejected=status in REJECTED_STATUSES)
 
     def _preview(self, content: bytes) -> str:
         return repr(self._hide_key(content[: 8 * PREVIEW_LENGTH].decode(errors="replace"))[:PREVIEW_LENGTH])
@@ -190,6 +203,50 @@ def as_user_error(endpoint: Endpoint, error: NoReplyError, attempt: int, advice:
     """Return the error for a user whose request failed at try `attempt`, counted from 0."""
     reason = str(error) if error.final else f"{error} (after {attempt + 1} tries: {advice})"
     return UserError(f"{endpoint.group}.url={endpoint.url}: {reason}")
+
+
+class _EventLoop(asyncio.SelectorEventLoop):
+    """Event loop that resolves names in daemon threads. The ordinary one waits for its threads when it is closed, as Python does when it
+    exits, and the system's resolver may take minutes."""
+
+    async def getaddrinfo(self, *args: Any, **kwargs: Any) -> Any:
+        future = self.create_future()
+
+        def resolve() -> None:
+            result: Any = None
+            error: Exception | None = None
+            try:
+                result = socket.getaddrinfo(*args, **kwargs)
+            except Exception as exception:
+                error = exception
+            with suppress(RuntimeError):  # the loop is closed: nobody waits for the name any more
+                self.call_soon_threadsafe(deliver, result, error)
+
+        def deliver(result: Any, error: Exception | None) -> None:
+            if future.done():
+                return
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+        threading.Thread(target=resolve, daemon=True, name="getaddrinfo").start()
+        return await future
+
+
+def _client(timeout_s: float) -> httpx2.AsyncClient:
+    """
+    Raises:
+        NoReplyError: the environment names a proxy that cannot be used (final).
+    """
+    context = _ssl_context()
+    try:
+        return httpx2.AsyncClient(timeout=timeout_s, verify=context, follow_redirects=False)
+    except (ImportError, ValueError, httpx2.InvalidURL) as error:
+        unset = "unset " + " ".join(name for name in os.environ if name.lower() in ("all_proxy", "http_proxy", "https_proxy"))
+        missing = isinstance(error, ImportError)
+        reason = "a SOCKS proxy needs socksio: pip install 'httpx2[socks]', or type" if missing else f"{_one_line(error)}: type"
+        raise NoReplyError(f"the proxy of the environment cannot be used: {reason} {unset}", final=True) from error
 
 
 @cache

@@ -38,8 +38,10 @@ class Losses:
 
     in_a_row: int = -1
     """Number of questions that were lost since the last reply; -1 before the first reply."""
-    last: str = ""
-    """Reason of the last."""
+    skip_rejected: bool = False
+    """Leave questions that the server rejects, such as too long ones, out of `in_a_row`, and do not raise if the first is one."""
+    questions: dict[str, NoReplyError] = field(default_factory=dict)
+    """Lost questions of the last call."""
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,21 @@ class LLM:
 
     def compare(self, pairs: Sequence[Pair]) -> list[float | None]:
         """Return one verdict per pair. Questions are asked concurrently, each distinct question once."""
-        shown = [(prompt, shown_text(first), shown_text(second)) for prompt, first, second in pairs]
-        orders = [[(p, a, b), (p, b, a)][: 1 + self.swap] if a != b else [] for p, a, b in shown]
-        questions = [[format_comparison(self.template or TEMPLATE, *order) for order in both] for both in orders]
+        questions = [self._questions(pair) for pair in pairs]
         verdicts = self._ask_all((question for both in questions for question in both), read_verdict)
         return [self._combine_orders([verdicts[question] for question in both]) for both in questions]
+
+    def lost(self, pairs: Sequence[Pair]) -> NoReplyError | None:
+        """Return why a question of these pairs was lost in the last call of `compare`, None if none was; first of all a rejection."""
+        questions = [question for pair in pairs for question in self._questions(pair)]
+        errors = [self.losses.questions[question] for question in questions if question in self.losses.questions]
+        return max(errors, key=lambda error: error.rejected, default=None)
+
+    def _questions(self, pair: Pair) -> list[str]:
+        """Return the questions about a pair: in both orders with `swap`, none about equal texts."""
+        prompt, first, second = pair[0], shown_text(pair[1]), shown_text(pair[2])
+        orders = [(first, second), (second, first)][: 1 + self.swap] if first != second else []
+        return [format_comparison(self.template or TEMPLATE, prompt, *order) for order in orders]
 
     def rating_fields(self, template: str | None = None) -> set[str]:
         """Return the fields in a rating template, by default `RATING_TEMPLATE`.
@@ -145,6 +157,7 @@ class LLM:
     def _ask_all(self, questions: Iterable[str], parse: Callable[[str], float | None]) -> dict[str, float | None]:
         """Parsed reply by question. Questions are asked concurrently, each distinct question once."""
         distinct, stop, cached = dict.fromkeys(questions), threading.Event(), self._cached_verdicts
+        self.losses.questions.clear()
         with ThreadPoolExecutor(self.concurrency) as threads:
             try:
                 return dict(zip(distinct, threads.map(partial(self._ask, cached, stop, parse), distinct), strict=True))
@@ -179,7 +192,7 @@ class LLM:
             except NoReplyError as error:
                 if self._endpoint.wait(error, attempt, deadline, stop):
                     continue
-                self._lose(error, attempt, stop)
+                self._lose(question, error, attempt, stop)
                 break
             self.losses.in_a_row = 0
             verdicts.append(parse(reply))
@@ -190,7 +203,7 @@ class LLM:
             self._count("without_verdict")
         return verdicts[-1] if verdicts else None
 
-    def _lose(self, error: NoReplyError, attempt: int, stop: threading.Event) -> None:
+    def _lose(self, question: str, error: NoReplyError, attempt: int, stop: threading.Event) -> None:
         """Count a lost question.
 
         Raises:
@@ -198,7 +211,9 @@ class LLM:
         """
         self._count(error.kind)
         with self._lock:
-            self.losses.last = str(error)
+            self.losses.questions[question] = error
+            if error.rejected and self.losses.skip_rejected:
+                return
             if self.losses.in_a_row >= 0:
                 self.losses.in_a_row += 1
                 if self.losses.in_a_row < 2 * self.concurrency:
@@ -229,11 +244,14 @@ class LLM:
         """Parsed replies from the cache, by question key.
 
         Raises:
-            UserError: the cache is another kind of file.
+            UserError: a row was not written by a judge.
         """
         verdicts: dict[str, list[float | None]] = {}
-        for row in [] if self._cache_file is None else read_rows(self._cache_file.path):
-            if not {"key", "verdict"} <= row.keys():
-                raise UserError(f"judge.cache={self.cache}: not a cache of a judge: type another file")
-            verdicts.setdefault(row["key"], []).append(row["verdict"])
+        for number, row in enumerate([] if self._cache_file is None else read_rows(self._cache_file.path), 1):
+            key, verdict = row.get("key"), row.get("verdict", "missing")
+            valid = verdict is None or (isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict <= 1)
+            if not isinstance(key, str) or not valid:
+                advice = 'its "key" must be a text and its "verdict" null or a number from 0 to 1: delete it, or type another file'
+                raise UserError(f"judge.cache={self.cache}: row {number} is not of a cache of a judge: {advice}")
+            verdicts.setdefault(key, []).append(verdict)
         return verdicts

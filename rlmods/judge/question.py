@@ -51,18 +51,32 @@ COMPARISON_FIELDS = ("prompt", "first", "second", "answer", "nonce")
 RATING_FIELDS = ("prompt", "response", "answer", "nonce")
 """Replacement fields that a rating template may contain."""
 CONTROL_TOKENS = re.compile(
-    r"<(?=\|[^|<>\s]{1,64}\|>|｜[^｜<>\s]{1,64}｜>|/?(?:s|bos|eos|pad|unk)>|(?:start|end)_of_(?:turn|text|image)>|</?SYS>>)|\[(?=/?INST\])",
-    re.I,
+    r"<(?=[|｜]\S|[^\s<>]+>)"  # <|im_end|>, <|turn>, <turn|>, </s>, <start_of_turn>, <seed:eos>
+    r"|\[(?=\|\S|/?[a-z]?[A-Z][A-Z0-9_]+\])"  # [|endofturn|], [/INST], [TOOL_RESULTS], [gMASK]
+    r"|[\[\]](?=\w?~)"  # ]~b], [e~[
 )
-"""First character of a control token of common chat templates, in which a server may end the user's message."""
+"""First character of what has the form of a control token, in which a server may end the user's message: by form and not by name, because
+each family of models has names of its own."""
 MAX_RATING = 10
 MAX_VERDICT_LENGTH = 200
 """Maximum number of characters of the line with a verdict or rating."""
 VERDICTS = {"A": 1.0, "B": 0.0, "TIE": 0.5}
-VERDICT_PREFIX = re.compile(
-    r"((my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|a|i|say|pick) ?)*", re.I
-)
-"""Words that may precede a verdict on its line."""
+VERDICT_WORDS = "my|the|final|verdict|answer|choice|winner|decision|response|boxed|better|best|is|it|i|say|pick"
+"""Words that may precede a verdict on its line, in upper or lower case; so may the article "a", which as "A" is a verdict."""
+RATING_WORDS = "my|the|final|overall|rating|score|grade|answer|boxed|is|it|i|this|response|rate|give|gets|deserves|an"
+"""Words that may precede a rating on its line, and the article "a"."""
+
+
+def _line_pattern(words: str, value: str) -> re.Pattern[str]:
+    """Return the pattern of a line that consists of these words, the value and marks of Markdown and TeX. Comparisons, negations and signs
+    (">", "/", ",", "~", "!", "-") before a value are none of them."""
+    mark = r"(?:[\s*_`'\"“”‘’()\[\]{}$\\:=#|→]|[-–—](?=\s))*"
+    word = rf"(?:(?i:{words})|a|A(?=\s+(?i:tie)))(?![^\W_])"
+    return re.compile(rf"{mark}(?:{word}{mark})*({value})(?![^\W_])[\s*_`'\"“”‘’()\[\]{{}}$\\.!|]*")
+
+
+VERDICT_LINE = _line_pattern(VERDICT_WORDS, "A|B|(?i:TIE)")
+RATING_LINE = _line_pattern(RATING_WORDS, r"[0-9]{1,2}(?:\s*/\s*10)?")
 
 
 def shown_text(candidate: Candidate) -> str:
@@ -107,28 +121,26 @@ def _prompt_text(prompt: Prompt) -> str:
 def read_verdict(reply: str) -> float | None:
     """Parse the verdict of a reply: 1.0 for A, 0.0 for B, 0.5 for TIE.
 
-    The last line that contains a word must be the verdict alone, or the verdict after words such as "Final verdict:"; None otherwise.
+    The last line that contains a word must be the verdict alone, or the verdict after some of `VERDICT_WORDS`; None otherwise, also if the
+    line names both responses ("A > B").
     """
-    *prefix, last = re.findall(r"[^\W_]+", _last_line(reply, r"[^\W_]")) or [""]
-    if VERDICT_PREFIX.fullmatch(" ".join(prefix)) is None:
-        return None
-    return VERDICTS.get("TIE" if last.upper() == "TIE" else last)  # A and B are case-sensitive: "a" is an article
+    match = VERDICT_LINE.fullmatch(_last_line(reply))
+    return VERDICTS[match[1].upper()] if match else None  # A and B are case-sensitive: "a" is an article
 
 
 def read_rating(reply: str) -> float | None:
     """Parse the rating of a reply, a whole number from 0 to 10, and scale it to 0-1.
 
-    The last line that contains a word must be the rating alone, or the rating after words such as "Rating:"; None otherwise.
+    The last line that contains a word must be the rating alone, or the rating after some of `RATING_WORDS`; None otherwise.
     """
-    line = _last_line(reply, r"\w").strip(" .*_`\t[]()$")
-    match = re.fullmatch(r"(?:\D*[:\s*])?\**\s*([0-9]{1,2})(?:\s*/\s*10)?", line)
-    rating = int(match[1]) if match else MAX_RATING + 1
+    match = RATING_LINE.fullmatch(_last_line(reply))
+    rating = int(match[1].partition("/")[0]) if match else MAX_RATING + 1
     return rating / MAX_RATING if rating <= MAX_RATING else None
 
 
-def _last_line(reply: str, pattern: str) -> str:
-    """Return the last line in which the pattern occurs, "" if there is none or it is too long for a verdict."""
-    line = next((line for line in reversed(reply.splitlines()) if re.search(pattern, line)), "")
+def _last_line(reply: str) -> str:
+    """Return the last line that contains a letter or digit, "" if there is none or it is too long for a verdict."""
+    line = next((line for line in reversed(reply.splitlines()) if re.search(r"[^\W_]", line)), "")
     return line if len(line) <= MAX_VERDICT_LENGTH else ""
 
 

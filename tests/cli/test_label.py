@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import fields
+from html import unescape
 
 import pytest
 
@@ -63,7 +64,7 @@ class TestRows:
             assert row["judge"] == {"_target_": "rlmods.judge.Rule", "reward": None, "tie": 0.0}
         assert summary == {
             "out": f"{tmp_path}/out.jsonl",
-            "rows": 5, "without_preference": 2, "dropped_rows": 0, "pairs": 9, "ties": 3, "without_verdict": 1,
+            "rows": 5, "without_preference": 2, "dropped_rows": 0, "rejected_rows": 0, "pairs": 9, "ties": 3, "without_verdict": 1,
         }  # fmt: skip
 
     def test_are_readable_as_preferences(self, source, tmp_path):
@@ -155,18 +156,19 @@ class TestInterruption:
     def test_replies_of_the_llm_are_not_requested_again(self, source, tmp_path):
         out, transcript = tmp_path / "out.jsonl", tmp_path / "out.jsonl.judge.jsonl"
         with serve(lambda body, n: (401, b"") if n == 14 else longer(body, n)) as server:
-            with pytest.raises(UserError, match="HTTP 401"):
+            with pytest.raises(UserError, match=r"1 rows have questions without a reply \('3'\), the last because of: HTTP 401"):
                 label(source, llm(server, f"out={out}", "judge.concurrency=1"))
-            assert (len(read_rows(out)), len(read_rows(transcript))) == (2, 15)
+            assert [row["id"] for row in read_rows(out)] == ["0", "1", "2", "4"]
+            assert len(read_rows(transcript)) == 17
             summary = label(source, llm(server, f"out={out}"))
-            assert summary["judge"] == {"requests": 3, "cached": 3}
+            assert summary["judge"] == {"requests": 1, "cached": 1}
             # The note that the first candidates are cut off makes them the longest.
             assert (summary["rows"], summary["ties"], summary["without_verdict"]) == (5, 0, 0)
-            complete = out.read_bytes()
+            complete = sorted(out.read_bytes().splitlines())
             out.unlink()
             again = label(source, llm(server, f"out={out}", "judge.retries=9", "judge.concurrency=1", "judge.timeout_s=9"))
             assert again == {**summary, "judge": {"cached": 18}}
-            assert out.read_bytes() == complete
+            assert sorted(out.read_bytes().splitlines()) == complete
             assert label(source, llm(server, f"out={out}")).get("judge") is None
             assert len(server.bodies) == 19
 
@@ -175,6 +177,36 @@ class TestInterruption:
             summary = label(source, llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0"))
         assert (summary["without_verdict"], summary["without_preference"]) == (9, 5)
         assert summary["judge"] == {"requests": 18, "without_verdict": 18}
+
+    @pytest.mark.parametrize("status", [400, 413, 422])
+    @pytest.mark.parametrize("number", [0, 1, 4])
+    def test_a_row_that_the_server_rejects_is_dropped_with_a_count(self, number, status, source, tmp_path):
+        out, question = tmp_path / "out.jsonl", CANDIDATES[number][3][-1]
+        with serve(lambda body, n: (status, b"too long") if question in unescape(str(body)) else longer(body, n)) as server:
+            typed = llm(server, f"out={out}", "judge.concurrency=1")
+            summary = label(source, typed)
+            assert (summary["rows"], summary["dropped_rows"], summary["rejected_rows"]) == (5, 1, 1)
+            assert [row["id"] for row in read_rows(out)] == [row[0] for row in CANDIDATES if row is not CANDIDATES[number]]
+            [dropped] = read_rows(tmp_path / "out.jsonl.dropped.jsonl")
+            assert (dropped["id"], dropped["rejected"][:8]) == (str(number), f"HTTP {status}")
+            num_requests = len(server.bodies)
+            assert label(source, typed)["rejected_rows"] == 1
+            assert len(server.bodies) == num_requests
+
+    def test_only_rejected_rows_may_remain(self, source, tmp_path):
+        replies = {"status": 500}
+        with serve(lambda body, n: (replies["status"], b"") if "5+5" in str(body) else longer(body, n)) as server:
+            typed = llm(server, f"out={tmp_path}/out.jsonl", "judge.retries=0")
+            with pytest.raises(UserError, match=r"\('4'\)"):
+                label(source, typed)
+            replies["status"] = 400
+            summary = label(source, typed)
+            assert (summary["rows"], summary["rejected_rows"]) == (5, 1)
+
+    def test_a_server_that_rejects_everything_is_an_error(self, source, tmp_path):
+        with serve(in_turn((400, b"no such parameter"))) as server, pytest.raises(UserError, match="HTTP 400, invalid request: change"):
+            label(source, llm(server, f"out={tmp_path}/out.jsonl"))
+        assert not list(tmp_path.glob("out.jsonl*"))
 
     @pytest.mark.parametrize("typed", [["judge.tie=0.5"], ["+reward@judge.reward=format"]])
     def test_another_judge_is_refused(self, typed, source, tmp_path):

@@ -12,9 +12,10 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from typing import Any
+from unittest import mock
 
 from rlmods.judge import LLM
 from rlmods.types import Prompt, UserError
@@ -36,6 +37,9 @@ class Behaviour:
     act: Act
     expected: str = "errors"
     """"verdict", or the count under which the lost verdict is found: "errors", "timeouts", "without_verdict"."""
+
+    resolve_s: float = 0.0
+    """Time in which the name of the server is resolved."""
 
     @property
     def deadline_s(self) -> float:
@@ -130,6 +134,8 @@ def behaviours() -> list[Behaviour]:
     late, broken = "timeouts", "errors"
     return [
         # Time
+        Behaviour("a name that is not resolved", stall(), late, resolve_s=NEVER_S),
+        Behaviour("a name that is resolved late", reply(GOOD), "verdict", resolve_s=0.1),
         Behaviour("no reply", stall(), late),
         Behaviour("a status line and no more", stall(b"HTTP/1.1 200 OK\r\n"), late),
         Behaviour("headers and no body", stall(head("Content-Length: 9")), late),
@@ -257,6 +263,19 @@ def serve(act: Act) -> Iterator[str]:
                 thread.join()
 
 
+@contextmanager
+def slow_names(seconds: float) -> Iterator[None]:
+    """Let the system's resolver take so long; addresses need none."""
+    resolve = socket.getaddrinfo
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        time.sleep(seconds)
+        return resolve(*args, **kwargs)
+
+    with mock.patch.object(socket, "getaddrinfo", late) if seconds else nullcontext():
+        yield
+
+
 def _read_request(connection: socket.socket) -> None:
     received = b""
     while b"\r\n\r\n" not in received:
@@ -278,8 +297,8 @@ def judge(url: str, deadline_s: float) -> LLM:
 
 def ask(behaviour: Behaviour, *, replied_before: bool) -> dict[str, Any]:
     """Ask a judge one question at the server. `replied_before`: as if it had got a reply already."""
-    with serve(behaviour.act) as url:
-        llm = judge(url, behaviour.deadline_s)
+    with serve(behaviour.act) as url, slow_names(behaviour.resolve_s):
+        llm = judge(url.replace("127.0.0.1", "localhost") if behaviour.resolve_s else url, behaviour.deadline_s)
         if replied_before:
             llm.losses.in_a_row = 0
         start = time.monotonic()

@@ -14,7 +14,7 @@ import torch
 
 from rlmods.judge import LLM, compare, rank
 from rlmods.judge.chat import Endpoint, NoReplyError
-from rlmods.judge.question import CUT_OFF, read_verdict
+from rlmods.judge.question import CUT_OFF, format_comparison, read_verdict
 from rlmods.policy import SmolLM2, smollm2
 from rlmods.rollout import Local
 from rlmods.types import Prompt, Response, UserError
@@ -415,9 +415,19 @@ class TestCache:
             assert judge(server.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 1.0
             assert judge(other.url, swap=False, cache=str(path))(PROMPT, "x", "y") == 0.0
 
-    def test_rejects_another_kind_of_file(self, tmp_path):
-        (tmp_path / "data.jsonl").write_text('{"prompt": "1+1="}\n')
-        with pytest.raises(UserError, match=r"judge.cache=.*not a cache of a judge"):
+    @pytest.mark.parametrize(
+        "row",
+        [
+            '{"prompt": "1+1="}',
+            '{"key": [1], "verdict": 1.0}',
+            '{"key": {}, "verdict": null}',
+            '{"key": "k"}',
+            *(f'{{"key": "k", "verdict": {verdict}}}' for verdict in ('"x"', "[1]", "7", "-1", "NaN", "Infinity", "true", "1" * 400)),
+        ],
+    )
+    def test_names_a_row_that_no_judge_wrote(self, row, tmp_path):
+        (tmp_path / "data.jsonl").write_text(f'{{"key": "k", "verdict": 1}}\n{{"key": "k", "verdict": null}}\n{row}\n')
+        with pytest.raises(UserError, match=r"judge.cache=.*row 3 is not of a cache of a judge: .*delete it, or type another file"):
             judge("http://127.0.0.1:9", cache=str(tmp_path / "data.jsonl"))(PROMPT, "x", "y")
 
 
@@ -486,7 +496,7 @@ class TestRealModel:
             for body in server.bodies:
                 assert replies[body["messages"][0]["content"]] == script(body, 0)
         for verdict, (p, a, b) in zip(verdicts, pairs, strict=True):
-            in_order, swapped = (read_verdict(replies[f"{p.text}|{x}|{y}"]) for x, y in ((a, b), (b, a)))
+            in_order, swapped = (read_verdict(replies[format_comparison(TEMPLATE, p, x, y)]) for x, y in ((a, b), (b, a)))
             assert verdict == (None if None in (in_order, swapped) else in_order if in_order == 1 - swapped else 0.5)
         assert set(replies.values()) >= {"A", "B"}
         assert set(verdicts) >= {0.5, 1.0} or set(verdicts) >= {0.5, 0.0}
