@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import shutil
 import warnings
 from pathlib import Path
@@ -14,16 +13,19 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from torch.distributed import checkpoint as dcp
 
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
 from rlmods.config.instantiate import instantiate
+from rlmods.distributed.sharded_checkpoint import load
 from rlmods.run import name
 from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.run.resume import find_resume, read_iteration
 from rlmods.types import UserError
 from tests.redteam.fuzz import fuzz
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
 CONTENT: dict[str, Any] = {
     "iteration": 7,
     "loops": {"fit_loop": {"state": {}}},
@@ -89,8 +91,18 @@ json_values = st.recursive(
 )
 
 
+def test_the_undamaged_sharded_checkpoint_is_read(tmp_path: Path) -> None:
+    folder = _sharded(tmp_path)
+    assert resume(tmp_path) == folder
+    assert resume(tmp_path, str(folder)) == folder
+    state = {"state_dict": {"weight": torch.zeros(12), "bias": torch.ones(3)}, "settings": {"lr": 0.0, "name": "", "betas": None}}
+    load(state, folder)
+    assert torch.equal(state["state_dict"]["weight"], CONTENT["state_dict"]["weight"])  # type: ignore[arg-type]
+    assert state["settings"] == CONTENT["settings"]
+
+
 @fuzz(60)
-@given(changes=damage, file=st.sampled_from(["meta.pt", "shard.bin", "manifest.json"]))
+@given(changes=damage, file=st.sampled_from(["meta.pt", ".metadata", "__0_0.distcp", "manifest.json"]))
 def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(tmp_path: Path, changes: list[tuple[float, int]], file: str) -> None:
     folder = _sharded(tmp_path)
     (folder / file).write_bytes(flipped((folder / file).read_bytes(), changes))
@@ -111,9 +123,8 @@ def test_fuzz_any_manifest(tmp_path: Path, manifest: Any) -> None:
 def _sharded(tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoints" / "iteration_000007.ckpt"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    dcp.save({"state_dict": CONTENT["state_dict"], "settings": CONTENT["settings"]}, checkpoint_id=folder)
     torch.save(CONTENT, folder / "meta.pt")
-    (folder / "shard.bin").write_bytes(random.Random(0).randbytes(500))
     write_manifest(folder, [compute_checksums(folder)])
     return folder
 
