@@ -81,7 +81,8 @@ def _use_trained_reward_models(config: DictConfig, saved: Path, export: Path, ov
     if not trained or "reward" in typed:
         return
     terms = OmegaConf.load(saved).reward.get("terms")
-    for name, term in terms.items() if isinstance(terms, DictConfig) else ():
+    for name in map(str, terms if isinstance(terms, DictConfig) else ()):
+        term = terms[name]
         reward = term.get("reward") if isinstance(term, DictConfig) else None
         if isinstance(reward, DictConfig) and reward.get("_target_") == "rlmods.reward.Neural" and term.get("weight", 1.0):
             count = 1 if isinstance(reward.get("model"), str) else len(reward.get("model") or ())
