@@ -67,6 +67,15 @@ def check_bounds(part: object, group: str, rules: Mapping[str, tuple[bool, str]]
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 """Roles of chat turns."""
+OTHER_ROLES = {"model": "assistant", "gpt": "assistant", "bot": "assistant", "human": "user", "function": "tool", "ipython": "tool"}
+"""Roles of other formats, and which of `ROLES` they are."""
+
+
+def describe_unknown_role(role: str) -> str:
+    """Return the error text about a role that is not one of `ROLES`, with the one to write instead."""
+    known = OTHER_ROLES.get(role.strip().lower())
+    hint = f"write {known!r} in its place" if known else suggest(role, ROLES)
+    return f"the role {role[:40]!r} is not one of {', '.join(ROLES)}; {hint}"
 
 
 @dataclass(frozen=True, slots=True)

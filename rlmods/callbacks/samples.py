@@ -16,6 +16,7 @@ from rich.text import Text
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.run import atomic_write, dumps
+from rlmods.run.printable import printable
 
 TEXT_COLUMNS = ("prompt", "response", "answer")
 """Columns printed as separate paragraphs; other short columns go on one line below."""
@@ -63,11 +64,11 @@ class Samples(Callback):
 
 
 def panel(row: Mapping[str, Any], title: str) -> Panel:
-    """Format a row for the terminal. Model output is never parsed as rich markup."""
-    texts = [(name, str(row[name]).strip()) for name in TEXT_COLUMNS if row.get(name) is not None]
+    """Format a row for the terminal. Model output is never parsed as rich markup, and its control characters are shown as escapes."""
+    texts = [(name, printable(str(row[name]).strip())) for name in TEXT_COLUMNS if row.get(name) is not None]
     fields = [f"{key} {_format(value)}" for key, value in row.items() if key not in TEXT_COLUMNS and isinstance(value, int | float | str)]
     body = Text("\n").join(Text.assemble((f"{name:9}", "dim"), (text, "bold" if name == "response" else "")) for name, text in texts)
-    return Panel(body, title=title, subtitle=Text("  ".join(fields), style="dim"), title_align="left", subtitle_align="left")
+    return Panel(body, title=title, subtitle=Text(printable("  ".join(fields)), style="dim"), title_align="left", subtitle_align="left")
 
 
 def _format(value: float | str) -> str:

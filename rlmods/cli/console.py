@@ -13,6 +13,7 @@ import transformers
 
 from rlmods.config.overrides import explain_override
 from rlmods.config.plugins import explain_plugin_error
+from rlmods.run.printable import printable
 from rlmods.types import UserError
 
 IGNORED_WARNINGS = (
@@ -25,20 +26,21 @@ IGNORED_WARNINGS = (
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
-    """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra reports while it composes."""
+    """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra reports while it composes. Values
+    from files in it are shown with their control characters as escapes."""
     try:
         yield
     except UserError as error:
-        sys.exit(f"error: {error}")
+        sys.exit(f"error: {printable(str(error))}")
     except Exception as error:
         if (user_error := explain_plugin_error(error) or explain_override(error)) is None:
             raise
-        sys.exit(f"error: {user_error}")
+        sys.exit(f"error: {printable(str(user_error))}")
 
 
 def silence_libraries() -> None:
     """Silence library warnings that a user cannot act on, and print other warnings on one line, without their source location."""
-    warnings.formatwarning = lambda message, *_, **__: f"warning: {message}\n"
+    warnings.formatwarning = lambda message, *_, **__: f"warning: {printable(str(message))}\n"
     for pattern in IGNORED_WARNINGS:
         warnings.filterwarnings("ignore", pattern)
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

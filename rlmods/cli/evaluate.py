@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy
 from rlmods.config.instantiate import instantiate, parse_settings
@@ -54,8 +54,8 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
-    if saved is not None and not any(override.lstrip("+~").startswith("reward") for override in overrides):
-        _use_trained_reward_models(config, Path(model))
+    if saved is not None:
+        _use_trained_reward_models(config, saved, Path(model), overrides)
     reward, rollout = instantiate(config.reward, "reward"), instantiate(config.rollout, "rollout")
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
@@ -73,13 +73,25 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items()))}
 
 
-def _use_trained_reward_models(config: DictConfig, export: Path) -> None:
-    """Set the reward models of terms with a nonzero weight to those that the run has trained further, in place."""
-    trained = [str(path) for path in sorted(export.glob("reward_model*"))]
-    for term in config.reward.get("terms", {}).values() if trained else ():
-        if term.reward.get("_target_") == "rlmods.reward.Neural" and term.get("weight", 1.0):
-            count = 1 if isinstance(term.reward.model, str) else len(term.reward.model)
-            term.reward.model, trained = trained[0] if count == 1 else trained[:count], trained[count:]
+def _use_trained_reward_models(config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]) -> None:
+    """Set the reward models of the run's terms with a nonzero weight to those that the run has trained further, in place. A model that
+    the overrides set stays as it is, by itself or with the term or the reward that it belongs to."""
+    trained = [str(path) for path in sorted(export.glob("reward_model*"), key=lambda path: (len(path.name), path.name))]
+    typed = {override.lstrip("+~").split("=")[0].split("@")[-1] for override in overrides}
+    if not trained or "reward" in typed:
+        return
+    terms = OmegaConf.load(saved).reward.get("terms")
+    for name in map(str, terms if isinstance(terms, DictConfig) else ()):
+        term = terms[name]
+        reward = term.get("reward") if isinstance(term, DictConfig) else None
+        if isinstance(reward, DictConfig) and reward.get("_target_") == "rlmods.reward.Neural" and term.get("weight", 1.0):
+            count = 1 if isinstance(reward.get("model"), str) else len(reward.get("model") or ())
+            models, trained = trained[:count], trained[count:]
+            if len(models) < count:
+                raise UserError(f"{export}: fewer reward models than in the reward of the run: type reward=OPTION")
+            key = f"reward.terms.{name}.reward.model"
+            if not any(key == other or key.startswith(f"{other}.") for other in typed):
+                config.reward.terms[name].reward.model = models[0] if count == 1 else models
 
 
 def _load_reference(source: str) -> Policy:

@@ -62,6 +62,8 @@ class Plan:
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
         check_response_lengths(policy, splits.ptx, ("response",))
+        rows = [(splits.ptx, ("response",)), ((*splits.train, *held_out), columns)]
+        policy.warn_of_control_tokens(text for prompts, names in rows for prompt in prompts for text in replies(prompt, names))
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,
@@ -178,6 +180,11 @@ def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: S
                 f"prompt {prompt.id} and its response have {length} tokens, and the model's context is {policy.context_length}: "
                 "shorten the row, or choose another model with policy=hf policy.name=..."
             )
+
+
+def replies(prompt: Prompt, columns: Iterable[str]) -> list[str]:
+    """Return the responses in these columns of a row, and the assistant messages of its prompt."""
+    return [*texts(prompt, columns), *(message["content"] for message in prompt.messages or () if message["role"] == "assistant")]
 
 
 def texts(prompt: Prompt, columns: Iterable[str]) -> list[str]:

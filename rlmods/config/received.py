@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import shlex
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -24,17 +25,22 @@ TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "walls": ("weakens the sandbox", lambda value: value != "full"),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""
+PARTS: Mapping[str, tuple[str, ...]] = {"data": ("data",), "reward": ("reward", "judge"), "rollout": ("rollout",)}
+"""Groups whose options may occur within each top-level key that is a part."""
+OF_OWN_NAMES = ("terms", "rewards", "sources")
+"""Settings with parts by names of the user's choice."""
 
 
-def read_received(path: Path, keys: Iterable[str], typed: Collection[str] = ()) -> dict[str, Any]:
+def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()) -> dict[str, Any]:
     """Return the values of top-level `keys` in a `config.yaml`.
 
     Args:
         typed: keys with dots that the command line sets, which are not checked.
 
     Raises:
-        UserError: the file is broken; a `_target_` is neither a part of this package nor a class of a plugin that the user has; a value
-            calls a resolver; a setting of `TO_CONFIRM` is not typed.
+        UserError: the file is broken; a part is missing or not a part; a `_target_` is neither an option of the group at its place nor a
+            class of a plugin that the user has; a key changes how parts are created; a value calls a resolver; a setting of `TO_CONFIRM`
+            is not typed.
     """
     try:
         saved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -45,22 +51,54 @@ def read_received(path: Path, keys: Iterable[str], typed: Collection[str] = ()) 
     settings = {key: saved[key] for key in keys if key in saved}
     leaves = [(key, name, value) for key, name, value in _leaves(settings) if key not in typed]
     for key, name, value in leaves:
+        if special := [part for part in key.split(".") if re.fullmatch(r"_\w+_", part) and part not in ("_target_", "_convert_")]:
+            raise UserError(f"{path}: {key}: {special[0]} changes how parts are created: give another run")
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
-            raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {key}=VALUE")
-        if name == "_target_" and not is_known_class(value):
-            advice = f"if you trust it, type {key}={value}"
-            raise UserError(f"{path}: {key}={value} is no part of rlmods or of your plugins, and would be executed: {advice}")
+            raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
+        if name == "_target_" and not is_known_class(value, _group(key)):
+            advice = f"if you trust it, type {_override(key, value)}"
+            raise UserError(
+                f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and would be executed: {advice}"
+            )
+    for key in keys:
+        _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
-        overrides = " ".join(f"{key}={value}" for key, _, value in confirm)
+        overrides = " ".join(_override(key, value) for key, _, value in confirm)
         raise UserError(f"{path}: {confirm[0][0]}={confirm[0][2]} {confirm[0][1]}: if you trust this run, type {overrides}")
     return settings
 
 
-def is_known_class(target: Any) -> bool:
-    """Return whether a `_target_` is that of an option of this package or of a plugin, or another class that a plugin defines."""
-    if not isinstance(target, str):
+def _check_shape(path: Path, key: str, value: Any, typed: Collection[str]) -> None:
+    """Check that a part is a mapping with a `_target_`, and another setting a mapping of settings or a number."""
+    if key in PARTS and not (isinstance(value, Mapping) and ("_target_" in value or f"{key}._target_" in typed)):
+        raise UserError(f"{path}: {key} is missing or not a part: type {key}=OPTION, or give another run")
+    if key not in PARTS and value is not None and not isinstance(value, int if key == "seed" else Mapping):
+        advice = f"type {key}=NUMBER" if key == "seed" else "give another run"
+        raise UserError(f"{path}: {key} is not {'a whole number' if key == 'seed' else 'a group of settings'}: {advice}")
+
+
+def _group(key: str) -> str | None:
+    """Return the group of the part that the key with dots of a `_target_` belongs to: that of the innermost name of a group."""
+    names = key.split(".")[:-1]
+    allowed = PARTS.get(key.split(".")[0], ())
+    found = [name for name, parent in zip(names, ["", *names], strict=False) if name in allowed and parent not in OF_OWN_NAMES]
+    return found[-1] if found else None
+
+
+def _override(key: str, value: Any) -> str:
+    """Return `key=value` as it is typed in a shell: quoted for Hydra and for the shell where it needs to be."""
+    text = str(value)
+    if isinstance(value, str) and not re.fullmatch(r"(?!(null|true|false|nan|inf)$)[a-z/_][\w:/.@%+?-]*", text, re.I | re.A):
+        escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
+        text = "'" + re.sub(r"\\+$", lambda match: 2 * match[0], escaped) + "'"
+    return shlex.quote(f"{key}={text}")
+
+
+def is_known_class(target: Any, group: str | None) -> bool:
+    """Return whether a `_target_` is that of an option of the group, here or in a plugin, or another class that a plugin defines."""
+    if not isinstance(target, str) or group is None:
         return False
-    if target in _option_targets(CONF) or any(target in _option_targets(source.options) for source in sources()):
+    if any(target in _option_targets(folder / group) for folder in (CONF, *(source.options for source in sources()))):
         return True
     modules = [source.module for source in sources() if target.startswith(f"{source.module}.")]
     if not modules:

@@ -139,7 +139,7 @@ def read_jsonl(path: str) -> list[tuple[int, Row]]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line.decode(), parse_constant=_reject_constant)
+            row = json.loads(line.decode(), parse_constant=_reject_constant, parse_float=_finite)
         except UnicodeDecodeError as e:
             raise UserError(f"{path}:{number}: not UTF-8 text ({e.reason})") from e
         except (ValueError, RecursionError) as e:
@@ -152,6 +152,12 @@ def read_jsonl(path: str) -> list[tuple[int, Row]]:
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number")
+
+
+def _finite(number: str) -> float:
+    if math.isinf(value := float(number)):
+        raise ValueError(f"{number[:40]} is too large for a number")
+    return value
 
 
 def hold_out(prompts: Sequence[Prompt], num_val: int, seed: int, source: str) -> tuple[list[Prompt], list[Prompt]]:

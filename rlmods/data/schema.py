@@ -6,10 +6,11 @@ import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from string import Formatter
 from types import ModuleType
 from typing import Any, NoReturn
 
-from rlmods.types import ROLES, Prompt, UserError, suggest
+from rlmods.types import ROLES, Prompt, UserError, describe_unknown_role, suggest
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ def check_messages(turns: Sequence[Any], location: str, column: str) -> list[dic
         if not isinstance(turn, Mapping) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
             raise UserError(f'{location}: column "{column}" must list messages such as {{"role": "user", "content": "..."}}')
         if turn["role"] not in ROLES:  # chat templates put roles into control tokens, such as <|ROLE|>
-            raise UserError(f'{location}: column "{column}" has the role {turn["role"][:40]!r}: it must be one of {", ".join(ROLES)}')
+            raise UserError(f'{location}: column "{column}": {describe_unknown_role(turn["role"])}')
         check_text(turn["content"], location, column)
     return [dict(turn) for turn in turns]
 
@@ -106,13 +107,20 @@ def type_name(value: Any) -> str:
 
 
 def render(template: str, values: Mapping[str, Any], field: str) -> str:
-    """Fill in the `{name}` placeholders of a template. Raises: UserError for an unknown name and for stray braces."""
+    """Fill in the `{name}` placeholders of a template, which have no other parts.
+
+    Raises: UserError for an unknown name, a format such as `{name:>9}` or `{name!r}`, and stray braces."""
+    hint = "write a literal brace twice, as in \\boxed{{}}"
     try:
-        return template.format_map(values)
-    except KeyError as e:
-        raise UserError(f"data.{field}: no {{{e.args[0]}}} to fill in; there are: {', '.join(values)}") from e
-    except (ValueError, IndexError, AttributeError, TypeError) as e:
-        raise UserError(f"data.{field}={template!r}: {e}; write a literal brace twice, as in \\boxed{{{{}}}}") from e
+        parts = list(Formatter().parse(template))
+    except ValueError as e:
+        raise UserError(f"data.{field}={template!r}: {e}; {hint}") from e
+    for _, name, spec, conversion in parts:
+        if name == "" or spec or conversion:
+            raise UserError(f"data.{field}={template!r}: a placeholder is the name of a column only, as {{prompt}}; {hint}")
+        if name is not None and name not in values:
+            raise UserError(f"data.{field}: no {{{name}}} to fill in; there are: {', '.join(values)}")
+    return "".join(literal if name is None else f"{literal}{values[name]}" for literal, name, *_ in parts)
 
 
 def prompt_fields(content: str, chat: bool, system: str | None = None) -> dict[str, Any]:

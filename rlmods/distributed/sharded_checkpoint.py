@@ -41,9 +41,9 @@ def load(state: dict[str, Any], folder: Path) -> None:
     Raises:
         UserError: as `read_metadata`, or a rank cannot read its values.
     """
-    read_metadata(folder)
+    reader = _Reader(folder, read_metadata(folder))
     try:
-        load_state(state, storage_reader=_Reader(folder), planner=_Planner())
+        load_state(state, storage_reader=reader, planner=_Planner())
     except CheckpointException as error:
         causes = [cause for cause, _ in error.failures.values()]
         raise _unreadable(folder, causes[0] if causes else error) from error
@@ -81,11 +81,14 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Reader(FileSystemReader):
+    def __init__(self, folder: Path, metadata: Metadata) -> None:
+        super().__init__(folder)
+        self.metadata = metadata
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        metadata = read_metadata(Path(self.path))
-        metadata.storage_meta = metadata.storage_meta or StorageMeta()
-        metadata.storage_meta.load_id = self.load_id
-        return metadata
+        self.metadata.storage_meta = self.metadata.storage_meta or StorageMeta()
+        self.metadata.storage_meta.load_id = self.load_id
+        return self.metadata
 
 
 class _Planner(DefaultLoadPlanner):

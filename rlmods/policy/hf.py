@@ -43,6 +43,9 @@ class HuggingFace:
 
     allow_pickle: bool = False
     """Also load weights that are not safetensors, but torch's pickle files (`pytorch_model.bin`)."""
+    control_tokens_in_data: bool = False
+    """Encode control tokens that responses of the data and assistant messages spell as such, for example those of tool calls: for data
+    that you trust. Other messages and reward models never do."""
 
     def __call__(self) -> Policy:
         """Load the policy.
@@ -56,9 +59,11 @@ class HuggingFace:
         options |= {"dtype": self.dtype, "attention": self.attention, "checkpointing": self.gradient_checkpointing}
         options |= {"chat_template_kwargs": self.chat_template_kwargs, "allow_pickle": self.allow_pickle}
         try:
-            return load(exported(self.name), quantization=self.quantization, **options)
+            policy = load(exported(self.name), quantization=self.quantization, **options)
         except UserError as error:
             raise UserError(f"policy.name={self.name}: {error}") from error
+        policy.control_tokens_in_data = self.control_tokens_in_data
+        return policy
 
 
 def exported(source: str | Path) -> str | Path:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
-from rlmods.types import ROLES, Prompt, UserError
+from rlmods.types import ROLES, Prompt, UserError, describe_unknown_role
 
 CONTENT = "content of the reply"
 """Content of the message by which the token after it is found."""
@@ -27,6 +27,8 @@ class TokenizerMixin:
     tokenizer: Any
     eos_ids: frozenset[int]
     """Every id that ends a response."""
+    control_tokens_in_data: bool = False
+    """Whether responses of the data and assistant messages may spell control tokens, such as those of tool calls."""
 
     @property
     def eos_id(self) -> int:
@@ -62,7 +64,7 @@ class TokenizerMixin:
 
         Raises:
             UserError: chat messages for a tokenizer without a chat template, a role that is not one of `ROLES`, text of which the
-                tokenizer's normalizer makes a control token.
+                tokenizer's normalizer makes a control token, a chat template that fails.
         """
         if prompt.messages is None:
             text = prompt.text or ""
@@ -76,16 +78,16 @@ class TokenizerMixin:
             hint = "type data.chat=false if the data has plain text, or choose another policy="
             raise UserError(f"prompt {prompt.id}: chat messages, but this model has no chat template; {hint}")
         if unknown := [message["role"] for message in prompt.messages if message["role"] not in ROLES]:
-            raise UserError(f"prompt {prompt.id}: the role {unknown[0]!r} is not one of {', '.join(ROLES)}")
+            raise UserError(f"prompt {prompt.id}: {describe_unknown_role(unknown[0])}")
         messages: Any = [dict(message) for message in prompt.messages]
-        options = {"add_generation_prompt": True, "return_dict": False, **template_kwargs(self.tokenizer)}
-        if not any(self._spells_control_token(text) for text in _texts(messages)):
-            return list(self.tokenizer.apply_chat_template(messages, tokenize=True, **options))
+        checked = [message for message in messages if not (self.control_tokens_in_data and message["role"] == "assistant")]
+        if not any(self._spells_control_token(text) for text in _texts(checked)):
+            return self._ids(render(self.tokenizer, messages, f"prompt {prompt.id}"))
         mark = _unused_character(_texts(messages))
-        if any(self._spells_control_token(part) for text in _texts(messages) for part in self._without_control_tokens(text)):
+        if any(self._spells_control_token(part) for text in _texts(checked) for part in self._without_control_tokens(text)):
             raise UserError(f"prompt {prompt.id}: the tokenizer makes a control token of text that spells none: leave the row out")
-        marked = _map_texts(messages, lambda text: mark.join(self._without_control_tokens(text)))
-        rendered = self.tokenizer.apply_chat_template(marked, tokenize=False, **options)
+        cut = [_map_texts(m, lambda text: mark.join(self._without_control_tokens(text))) if m in checked else m for m in messages]
+        rendered = render(self.tokenizer, cut, f"prompt {prompt.id}")
         return [i for part in rendered.split(mark) for i in self._ids(part)]
 
     def _ids(self, text: str) -> list[int]:
@@ -119,10 +121,23 @@ class TokenizerMixin:
         """Return the token ids of a response. A `finished` one ends with the end-of-text token, or after chat messages with the token that
         ends a turn."""
         ids = self._ids(text)
-        if not self._control_ids.isdisjoint(ids):
+        if not self._control_ids.isdisjoint(ids) and not self.control_tokens_in_data:
             ids = self._ids_of_parts(self._without_control_tokens(text))
         end = self.eos_id if prompt is None or prompt.messages is None else self.turn_end_id
         return [*ids, end] if finished else ids
+
+    def warn_of_control_tokens(self, texts: Iterable[str]) -> None:
+        """Warn if responses of the data or assistant messages spell control tokens, which are encoded as the characters they consist of."""
+        if self.control_tokens_in_data or not self.control_tokens:
+            return
+        tokens = re.compile("|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True))))
+        if spelled := [found[0] for text in texts if (found := tokens.findall(text))]:
+            advice = "if you trust the data, type policy.control_tokens_in_data=true"
+            warnings.warn(
+                f"{len(spelled)} responses or assistant messages of the data spell control tokens of this model, e.g. {spelled[0]}, "
+                f"which are encoded as ordinary text; {advice}",
+                stacklevel=2,
+            )
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""
@@ -146,12 +161,12 @@ def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
 
 def control_tokens(tokenizer: Any) -> dict[str, int]:
     """Return the ids of the control tokens by their text: the special tokens, and other added tokens that the chat template writes around
-    messages (Gemma: `<start_of_turn>`).
+    messages (Gemma: `<start_of_turn>`), or that stand in brackets in its own text, for example around the results of tools.
 
     All other added tokens are words of the model's own vocabulary, which a text may spell: those for spans within a message, such as
     `<think>` and `</think>` or `<tool_call>` and `</tool_call>`, also if the template writes them. So is the token for unknown characters.
     """
-    rendered, tokens = _rendered_turns(tokenizer), tokenizer.added_tokens_decoder
+    rendered, written, tokens = _rendered_turns(tokenizer), _literal_text(tokenizer), tokenizer.added_tokens_decoder
     texts = {token.content for token in tokens.values()}
 
     def is_span(text: str) -> bool:
@@ -159,7 +174,8 @@ def control_tokens(tokenizer: Any) -> dict[str, int]:
         return name is not None and {f"<{name[1]}>", f"</{name[1]}>"} <= texts
 
     def is_control(text: str) -> bool:
-        return text in rendered and re.search(r"[^\w\s]", text) is not None and not is_span(text)
+        in_template = (text in rendered and re.search(r"[^\w\s]", text)) or (text in written and re.fullmatch(r"<.+>|\[.+\]", text))
+        return bool(in_template) and not is_span(text)
 
     named = {i: token.content for i, token in tokens.items() if token.special or is_control(token.content)}
     return {text: int(i) for i, text in named.items() if len(text) > 1 and i != tokenizer.unk_token_id}
@@ -167,18 +183,44 @@ def control_tokens(tokenizer: Any) -> dict[str, int]:
 
 def _rendered_turns(tokenizer: Any) -> str:
     """Return a short chat as the template renders it, "" without a template."""
-    from jinja2 import TemplateError
-
     if getattr(tokenizer, "chat_template", None) is None:
         return ""
     roles = ("system", "user", "assistant", "user")
     for chosen in (roles, roles[1:], roles[1:2]):  # not every template accepts a system message, or more than one turn
         try:
-            messages = [{"role": role, "content": CONTENT} for role in chosen]
-            return str(tokenizer.apply_chat_template(messages, tokenize=False, **template_kwargs(tokenizer)))
-        except (TemplateError, TypeError):
+            return render(tokenizer, [{"role": role, "content": CONTENT} for role in chosen], "probe", add_generation_prompt=False)
+        except UserError:
             continue
     return ""
+
+
+def _literal_text(tokenizer: Any) -> str:
+    """Return the literal text of the chat templates: what stands outside of their code, and the string literals in it."""
+    from jinja2 import Environment, TemplateSyntaxError
+
+    templates = getattr(tokenizer, "chat_template", None) or ""
+    source = templates if isinstance(templates, str) else "\n".join(map(str, templates.values()))
+    try:
+        return "\n".join(text for _, kind, text in Environment().lex(source) if kind in ("data", "string"))
+    except TemplateSyntaxError:
+        return source
+
+
+def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], name: str, *, add_generation_prompt: bool = True) -> str:
+    """Return the chat template's text of messages; `name` is what the error calls them.
+
+    Raises:
+        UserError: the template fails, in whatever way: it comes with the model, and refuses some roles and orders of messages.
+    """
+    options = {"add_generation_prompt": add_generation_prompt, **template_kwargs(tokenizer)}
+    try:
+        return str(tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, **options))
+    except Exception as error:  # a template may raise any
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:160]
+        roles = ", ".join(message["role"] for message in messages[:6])
+        system = "drop data.system, or " if any(message["role"] == "system" for message in messages) else ""
+        hint = f"{system}leave out rows with roles that it refuses, or choose another model with policy=hf policy.name=..."
+        raise UserError(f"{name}: the chat template of this model fails on the roles {roles} ({cause}): {hint}") from error
 
 
 def _texts(value: Any) -> Iterator[str]:
@@ -213,12 +255,10 @@ def end_of_turn(tokenizer: Any) -> int | None:
     token after the content of an assistant message. None without a template, or if no special token follows."""
     if getattr(tokenizer, "chat_template", None) is None:
         return None
-    from jinja2 import TemplateError
-
     messages = [{"role": "user", "content": "request"}, {"role": "assistant", "content": CONTENT}]
     try:
-        text = tokenizer.apply_chat_template(messages, tokenize=False, **template_kwargs(tokenizer))
-    except TemplateError:  # the template accepts no reply
+        text = render(tokenizer, messages, "probe", add_generation_prompt=False)
+    except UserError:  # the template accepts no reply
         return None
     _, content, rest = text.rpartition(CONTENT)
     ids = tokenizer(rest.lstrip(), add_special_tokens=False)["input_ids"] if content else []

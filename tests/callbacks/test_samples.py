@@ -7,6 +7,7 @@ import rich
 
 from rlmods.callbacks import Samples
 from rlmods.callbacks.samples import panel
+from rlmods.run.printable import printable
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
@@ -61,6 +62,20 @@ def test_files_after_the_resumed_iteration_are_deleted(tmp_path: Path) -> None:
     learner.iteration = 2
     Samples(tmp_path).on_train_start(trainer(), learner)
     assert sorted(path.name for path in tmp_path.iterdir()) == kept
+
+
+@pytest.mark.parametrize("hostile", ["\x1b]0;title\x07", "\x1b[2J", "\x9b2J", "\u202e", "a\rb", "\u2028", "\ud800"])
+def test_control_characters_are_shown_as_escapes(hostile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for row in ({"response": f"x{hostile}y"}, {"prompt": f"x{hostile}y"}, {"answer": f"x{hostile}y"}, {"id": hostile}, {hostile: "id"}):
+        rich.get_console().print(panel(row, "title"))
+        out = capsys.readouterr().out
+        assert not set(out) & set("\x1b\x07\x9b\u202e\r\u2028\ud800")
+        assert hostile.encode("unicode_escape").decode() in out
+
+
+def test_printable_changes_no_visible_text() -> None:
+    text = "é 数学\t∫ 😀\n\xa0x\\x1b"
+    assert printable(text) == text
 
 
 def test_unusual_row_can_be_printed() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import copy
+import shlex
 import sys
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
@@ -16,7 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.cli.command import configuration
 from rlmods.cli.evaluate import RUN_KEYS, evaluate
 from rlmods.config import plugins
-from rlmods.config.received import is_known_class, read_received
+from rlmods.config.received import _override, is_known_class, read_received
 from rlmods.types import UserError
 
 PIECES = (
@@ -65,6 +67,36 @@ class TestTargets:
             read_received(path, RUN_KEYS)
         assert "\n" not in str(error.value)
 
+    @pytest.mark.parametrize(
+        ("key", "target"),
+        [
+            ("data._target_", "rlmods.callbacks.Samples"),
+            ("data._target_", "rlmods.reward.Accuracy"),
+            ("reward._target_", "rlmods.data.Stories"),
+            ("reward._target_", "rlmods.judge.LLM"),
+            ("reward.terms.math.reward._target_", "rlmods.judge.LLM"),
+            ("reward.rewards.judge._target_", "rlmods.judge.LLM"),
+            ("rollout.judge._target_", "rlmods.judge.LLM"),
+            ("validation.data._target_", "rlmods.data.Stories"),
+        ],
+    )
+    def test_of_another_group_are_refused(self, key: str, target: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=rf"config.yaml: {key}=.* no part of rlmods or of your plugins for this place"):
+            read_received(saved(tmp_path, "reward=math", **{key.replace(".", "__"): target}), RUN_KEYS)
+
+    def test_of_the_group_at_a_place_are_used(self, tmp_path: Path) -> None:
+        for overrides in (
+            ["data=mixture", "+data@data.sources.reward=arithmetic", "+data@data.sources.b=gsm8k"],
+            ["reward=by_source", "+reward@reward.rewards.judge=math", "+reward@reward.rewards.data=code"],
+            ["reward=preference", "+judge@reward.judge=rule", "+reward@reward.judge.reward=math"],
+        ):
+            assert "_target_" in read_received(saved(tmp_path, *overrides), RUN_KEYS)["data"]
+
+    @pytest.mark.parametrize("key", ["data._partial_", "rollout._args_", "reward.terms.math.reward._recursive_"])
+    def test_keys_that_change_the_creation_are_refused(self, key: str, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=f"config.yaml: {key}.* changes how parts are created"):
+            read_received(saved(tmp_path, "reward=math", **{key.replace(".", "__"): [1] if "args" in key else True}), RUN_KEYS)
+
     def test_nothing_is_executed_by_evaluate(self, tmp_path: Path) -> None:
         (tmp_path / "export").mkdir()
         path = saved(tmp_path)
@@ -88,13 +120,13 @@ class TestTargets:
         monkeypatch.setattr(plugins.PluginFolders, "folder", plugins.PluginFolders.folder)
         monkeypatch.setattr(sys, "path", [*sys.path])
         plugins.register(tmp_path)
-        assert is_known_class("received_plugin.Mine")
-        assert is_known_class("received_plugin.Other")
+        assert is_known_class("received_plugin.Mine", "reward")
+        assert is_known_class("received_plugin.Other", "reward")
         for target in ("Popen", "os.system", "function", "Nonsense", "nowhere.Mine"):
-            assert not is_known_class(f"received_plugin.{target}")
-        assert not is_known_class("received_plugin_too.Mine")
+            assert not is_known_class(f"received_plugin.{target}", "reward")
+        assert not is_known_class("received_plugin_too.Mine", "reward")
         monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path / "empty")
-        assert not is_known_class("received_plugin.Mine")
+        assert not is_known_class("received_plugin.Mine", "reward")
 
 
 class TestValues:
@@ -121,6 +153,39 @@ class TestValues:
         assert configuration(typed, saved=path, run_keys=RUN_KEYS).reward.judge.cache == "/etc/x"
         with pytest.raises(UserError, match=r"type reward\.judge\.cache"):
             configuration(typed[:2], saved=path, run_keys=RUN_KEYS)
+
+    @settings(max_examples=150, deadline=None)
+    @given(value=st.text("ab1 '\"\\$(){}[],:=;&|`~#!*?é\n\x1b") | st.sampled_from(["null", "True", "1e5", "-1", "nan"]))
+    def test_what_is_to_be_typed_is_quoted(self, value: str) -> None:
+        if "${" in value:  # an interpolation, of another setting only
+            return
+        [override] = shlex.split(_override("reward.judge.url", value))
+        assert OverridesParser.create().parse_override(override).value() == value
+
+    def test_a_url_runs_nothing_when_pasted(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, *LLM_JUDGE, reward__judge__url="http://h/v1?a=$(touch x)")
+        with pytest.raises(UserError, match="if you trust this run") as error:
+            read_received(path, RUN_KEYS)
+        typed = shlex.split(str(error.value).split(" type ")[1])
+        assert configuration(typed, saved=path, run_keys=RUN_KEYS).reward.judge.url == "http://h/v1?a=$(touch x)"
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"data": "abc"}, r"data is missing or not a part: type data=OPTION"),
+            ({"rollout": ["x"]}, r"rollout is missing or not a part: type rollout=OPTION"),
+            ({"reward": None}, r"reward is missing or not a part"),
+            ({"data": {"num_val": 2}}, r"data is missing or not a part"),
+            ({"validation": 3}, r"validation is not a group of settings"),
+            ({"seed": "abc"}, r"seed is not a whole number: type seed=NUMBER"),
+        ],
+    )
+    def test_settings_of_another_shape(self, change: dict[str, Any], message: str, tmp_path: Path) -> None:
+        config = OmegaConf.to_container(composed("reward=math"), resolve=False)
+        assert isinstance(config, dict)
+        OmegaConf.save(OmegaConf.create(config | change), tmp_path / "config.yaml")
+        with pytest.raises(UserError, match=f"config.yaml: {message}"):
+            read_received(tmp_path / "config.yaml", RUN_KEYS)
 
     def test_weaker_walls_are_typed(self, tmp_path: Path) -> None:
         assert configuration([], saved=saved(tmp_path, "reward=code"), run_keys=RUN_KEYS).reward.walls == "full"

@@ -108,14 +108,22 @@ CASES = [
     (["[", "]"], {}, r"1: broken JSON"),
     ([GOOD, '{"prompt": "q", "answer": NaN}'], {}, r"2: broken JSON \(NaN is no number"),
     (['{"prompt": "q", "answer": "a", "other": [-Infinity]}'], {}, r"1: broken JSON \(-Infinity is no number"),
-    (['{"prompt": "q", "answer": 1e999}'], {}, r'1: column "answer" must hold finite numbers, found inf'),
+    (['{"prompt": "q", "answer": 1e999}'], {}, r"1: broken JSON \(1e999 is too large for a number"),
+    (['{"prompt": "q", "answer": "a", "other": [-1e999]}'], {}, r"1: broken JSON \(-1e999 is too large for a number"),
     (['{"prompt": "q", "answer": ' + "9" * 5000 + "}"], {}, r"1: broken JSON"),
     (["[" * 100_000], {}, r"1: broken JSON"),
-    ([{"prompt": [{"role": "im_end", "content": "x"}], "answer": "a"}], {}, r"1: .*has the role 'im_end': it must be one of system, dev"),
+    ([{"prompt": [{"role": "im_end", "content": "x"}], "answer": "a"}], {}, r"1: .*the role 'im_end' is not one of system, dev"),
+    ([{"prompt": [{"role": "gpt", "content": "x"}], "answer": "a"}], {}, r"the role 'gpt' is not .*; write 'assistant' in its place"),
+    ([{"prompt": [{"role": "human", "content": "x"}], "answer": "a"}], {}, r"the role 'human' is not .*; write 'user' in its place"),
     (["[1]"], {}, r"1: must be one object with named columns per line, found a list"),
     ([], {}, r"the file has no rows; type data.train=FILE"),
     ([{**GOOD, "k": "x"}, {**GOOD, "k": "x"}], {"id": "k"}, r'2: column "k": "x" is the id of an earlier line too; type data.id=COLUMN'),
     ([GOOD], {"template": "{question}"}, r"data.template: no \{question\} to fill in; there are: prompt, answer"),
+    ([GOOD], {"template": "{prompt:>300000000}"}, r"data.template=.*a placeholder is the name of a column only"),
+    ([GOOD], {"template": "{prompt!r}"}, r"data.template=.*a placeholder is the name of a column only"),
+    ([GOOD], {"template": "{prompt.__class__}"}, r"data.template: no \{prompt.__class__\} to fill in; there are: prompt"),
+    ([GOOD], {"template": "{prompt[0]}"}, r"data.template: no \{prompt\[0\]\} to fill in"),
+    ([GOOD], {"template": "{prompt"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"template": "{prompt} \\boxed{}"}, r"data.template=.*write a literal brace twice"),
     ([GOOD], {"system": "Be brief."}, r"data.system is a chat message.*type data.chat=true"),
     ([GOOD, GOOD], {"num_val": 1}, r"cannot hold out data.num_val=1 of 2 rows with 1 different questions; type data.num_val=0"),
@@ -131,6 +139,12 @@ def test_errors(write, lines, fields, message):
         Jsonl(path, **{"num_val": 0, **fields})()
     assert "\n" not in str(error.value)
     assert "data." in str(error.value) or str(error.value).startswith(f"{path}:")
+
+
+def test_an_infinite_answer_of_another_format(monkeypatch):
+    monkeypatch.setattr("rlmods.data.jsonl.load_rows", lambda *_: [{"prompt": "q", "answer": float("inf")}])
+    with pytest.raises(UserError, match=r'column "answer" must hold finite numbers, found inf'):
+        Jsonl("file.parquet", num_val=0)()
 
 
 def test_files_that_cannot_be_read(tmp_path, write):

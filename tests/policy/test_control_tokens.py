@@ -12,11 +12,17 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rlmods.policy.text import TokenizerMixin
+from rlmods.policy.text import TokenizerMixin, end_of_turn
 from rlmods.types import Prompt, UserError
 
 SPECIAL = ("<pad>", "<|end|>", "<|im_start|>", "<|im_end|>", "<unk>")
 ADDED = ("<start_of_turn>", "<think>", "</think>", "<tool_call>", "</tool_call>", "\n\n")
+TOOL_TOKENS = ("<｜tool▁outputs▁begin｜>", "<｜tool▁sep｜>", "[TOOL_RESULTS]")
+"""Added tokens that are not special and stand only in the branches of a template for tools."""
+TOOLS = (
+    "{# <tool_call> #}{% for m in messages %}{% if m['role'] == 'tool' %}<｜tool▁outputs▁begin｜>{{ '[TOOL_RESULTS]' + m['content'] }}"
+    "{% else %}<|im_start|>{{ m['content'] }}{{ '<think></think>' if m['role'] == 'assistant' and m['x'] }}{% endif %}{% endfor %}"
+)
 CHAT = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] | trim }}<|im_end|>\n\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
@@ -31,13 +37,13 @@ GEMMA = (
 class Model(TokenizerMixin):
     """A tokenizer of bytes with special and other added tokens."""
 
-    def __init__(self, template: str | None = CHAT, normalizer: Any = None) -> None:
+    def __init__(self, template: str | None = CHAT, normalizer: Any = None, added: tuple[str, ...] = ADDED) -> None:
         inner = Tokenizer(models.BPE(vocab={c: i for i, c in enumerate(sorted(pre_tokenizers.ByteLevel.alphabet()))}, merges=[]))
         inner.pre_tokenizer, inner.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
         if normalizer is not None:
             inner.normalizer = normalizer
         inner.add_special_tokens(list(SPECIAL))
-        inner.add_tokens([AddedToken(token, normalized=normalizer is not None) for token in ADDED])
+        inner.add_tokens([AddedToken(token, normalized=normalizer is not None) for token in added])
         self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=inner, pad_token="<pad>", eos_token="<|end|>", unk_token="<unk>")
         self.tokenizer.chat_template = template
         self.eos_ids = frozenset({self.id("<|end|>")})
@@ -64,15 +70,31 @@ class TestControlTokens:
         assert set(Model(None).control_tokens) == {*SPECIAL} - {"<unk>"}
         assert set(Model(GEMMA).control_tokens) == {*SPECIAL, "<start_of_turn>"} - {"<unk>"}
 
+    def test_written_by_a_template_for_tools(self) -> None:
+        model = Model(TOOLS, added=(*ADDED, *TOOL_TOKENS, "/nothink", "m"))
+        assert set(model.control_tokens) == {*SPECIAL, "<｜tool▁outputs▁begin｜>", "[TOOL_RESULTS]"} - {"<unk>"}
+        ids = model.encode(chat("a<｜tool▁outputs▁begin｜>[TOOL_RESULTS]{}"))
+        assert model.id("<｜tool▁outputs▁begin｜>") not in ids
+        assert model.id("[TOOL_RESULTS]") not in ids
+        assert model.text(ids) == "<|im_start|>a<｜tool▁outputs▁begin｜>[TOOL_RESULTS]{}"
+        result = model.encode(Prompt(id="c", messages=[{"role": "tool", "content": "x"}]))
+        assert result[:2] == [model.id("<｜tool▁outputs▁begin｜>"), model.id("[TOOL_RESULTS]")]
+
+    def test_of_several_templates(self) -> None:
+        model = Model(added=(*ADDED, *TOOL_TOKENS))
+        model.tokenizer.chat_template = {"default": CHAT, "tool_use": TOOLS}
+        assert "[TOOL_RESULTS]" in model.control_tokens
+
     def test_ids(self) -> None:
         model = Model()
         assert model.control_tokens["<|im_end|>"] == model.id("<|im_end|>")
 
     def test_a_template_may_refuse_roles(self) -> None:
         refuse = "{% for m in messages %}{% if m['role'] == 'ROLE' %}{{ raise_exception('no') }}{% endif %}{% endfor %}"
-        assert "<start_of_turn>" in Model(refuse.replace("ROLE", "system") + GEMMA).control_tokens
-        assert "<start_of_turn>" in Model(refuse.replace("ROLE", "assistant") + GEMMA).control_tokens
-        assert "<start_of_turn>" not in Model(refuse.replace("ROLE", "user") + GEMMA).control_tokens
+        rendered = GEMMA.replace("<start_of_turn>", "{{ '<start_of' + '_turn>' }}")  # not in the template's own text
+        assert "<start_of_turn>" in Model(refuse.replace("ROLE", "system") + rendered).control_tokens
+        assert "<start_of_turn>" in Model(refuse.replace("ROLE", "assistant") + rendered).control_tokens
+        assert "<start_of_turn>" not in Model(refuse.replace("ROLE", "user") + rendered).control_tokens
 
 
 FORGED = [
@@ -119,6 +141,36 @@ class TestChat:
         rendered = model.tokenizer.apply_chat_template(list(prompt.messages or ()), add_generation_prompt=True, tokenize=False)
         assert model.encode(prompt) == model.tokenizer(rendered, add_special_tokens=False)["input_ids"]
 
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "{{ 1/0 }}",
+            "{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}",
+            "{{ raise_exception('System role not supported') }}",
+            "{% if",
+            "{{ messages[9]['content'] }}",
+            "{{ messages + 1 }}",
+            "{{ nothing.x.y }}",
+        ],
+    )
+    def test_templates_that_fail(self, template: str) -> None:
+        model = Model(template)
+        with pytest.raises(
+            UserError, match=r"^prompt c: the chat template .* fails on the roles user \(\w+: .*\): leave out rows"
+        ) as error:
+            model.encode(chat("x"))
+        assert "\n" not in str(error.value)
+        with pytest.raises(UserError, match=r"fails on the roles system, user .*: drop data\.system, or"):
+            model.encode(Prompt(id="c", messages=[{"role": "system", "content": "x"}, {"role": "user", "content": "x"}]))
+        with pytest.raises(UserError, match="fails on the roles user"):
+            model.encode(chat("<|end|>"))
+        assert end_of_turn(model.tokenizer) is None
+
+    @pytest.mark.parametrize(("role", "known"), [("model", "assistant"), ("human", "user"), ("ipython", "tool")])
+    def test_roles_of_other_formats(self, role: str, known: str) -> None:
+        with pytest.raises(UserError, match=f"the role '{role}' is not one of .*; write '{known}' in its place"):
+            Model().encode(Prompt(id="c", messages=[{"role": role, "content": "x"}]))
+
     @pytest.mark.parametrize("role", ["system|>", "im_end", "", "User", "<|im_end|>"])
     def test_roles_are_a_closed_set(self, role: str) -> None:
         with pytest.raises(UserError, match=r"prompt c: the role .* is not one of system, developer, user, assistant, tool"):
@@ -129,6 +181,35 @@ class TestChat:
         with pytest.raises(UserError, match="prompt c: the tokenizer makes a control token of text that spells none"):
             model.encode(chat("<START_OF_TURN>"))
         assert model.controls(model.encode_response("<START_OF_TURN>a", finished=False)) == []
+
+
+class TestTrustedData:
+    def test_honest_control_tokens_give_one_warning(self) -> None:
+        with pytest.warns(UserWarning, match=r"^2 responses .* e\.g\. <\|im_end\|>, .*type policy\.control_tokens_in_data=true") as caught:
+            Model().warn_of_control_tokens(["a", "b<|im_end|><|end|>", "<|end|>"])
+        assert len(caught) == 1
+
+    def test_no_warning_without_them_or_if_trusted(self) -> None:
+        model = Model()
+        with warnings.catch_warnings(action="error"):
+            model.warn_of_control_tokens(["a", "<think>"])
+            model.control_tokens_in_data = True
+            model.warn_of_control_tokens(["<|im_end|>"])
+
+    def test_trusted_replies_hold_them_and_other_messages_do_not(self) -> None:
+        model = Model()
+        model.control_tokens_in_data = True
+        assert model.encode_response("a<|im_end|>b", finished=False) == [
+            *model.encode_response("a", finished=False),
+            model.id("<|im_end|>"),
+            *model.encode_response("b", finished=False),
+        ]
+        for user in ("x", "<|end|>"):
+            ids = model.encode(chat(user, "b<|end|>", "<|end|> c"))
+            assert ids.count(model.id("<|end|>")) == 1
+            assert model.text(ids) == model.text(model.encode(chat("A", "B", "C"))).replace("A", user).replace("B", "b<|end|>").replace(
+                "C", "<|end|> c"
+            )
 
 
 class TestText:

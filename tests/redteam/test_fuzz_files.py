@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import json
-import random
 import shutil
 import warnings
 from pathlib import Path
@@ -14,16 +14,22 @@ import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from torch.distributed import checkpoint as dcp
 
 from rlmods.cli.command import configuration
 from rlmods.config import plugins
-from rlmods.config.instantiate import instantiate
+from rlmods.config.instantiate import instantiate, parse_settings
+from rlmods.config.received import read_received
+from rlmods.distributed.sharded_checkpoint import load
 from rlmods.run import name
 from rlmods.run.integrity import compute_checksums, write_manifest
 from rlmods.run.resume import find_resume, read_iteration
+from rlmods.training.evaluation import Validation
 from rlmods.types import UserError
 from tests.redteam.fuzz import fuzz
 
+pytestmark = pytest.mark.filterwarnings("ignore:.*torch.distributed is (unavailable|disabled).*")
 CONTENT: dict[str, Any] = {
     "iteration": 7,
     "loops": {"fit_loop": {"state": {}}},
@@ -89,8 +95,18 @@ json_values = st.recursive(
 )
 
 
+def test_the_undamaged_sharded_checkpoint_is_read(tmp_path: Path) -> None:
+    folder = _sharded(tmp_path)
+    assert resume(tmp_path) == folder
+    assert resume(tmp_path, str(folder)) == folder
+    state = {"state_dict": {"weight": torch.zeros(12), "bias": torch.ones(3)}, "settings": {"lr": 0.0, "name": "", "betas": None}}
+    load(state, folder)
+    assert torch.equal(state["state_dict"]["weight"], CONTENT["state_dict"]["weight"])  # type: ignore[arg-type]
+    assert state["settings"] == CONTENT["settings"]
+
+
 @fuzz(60)
-@given(changes=damage, file=st.sampled_from(["meta.pt", "shard.bin", "manifest.json"]))
+@given(changes=damage, file=st.sampled_from(["meta.pt", ".metadata", "__0_0.distcp", "manifest.json"]))
 def test_fuzz_flipped_bytes_of_a_sharded_checkpoint(tmp_path: Path, changes: list[tuple[float, int]], file: str) -> None:
     folder = _sharded(tmp_path)
     (folder / file).write_bytes(flipped((folder / file).read_bytes(), changes))
@@ -111,9 +127,8 @@ def test_fuzz_any_manifest(tmp_path: Path, manifest: Any) -> None:
 def _sharded(tmp_path: Path) -> Path:
     folder = tmp_path / "checkpoints" / "iteration_000007.ckpt"
     shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir(parents=True)
+    dcp.save({"state_dict": CONTENT["state_dict"], "settings": CONTENT["settings"]}, checkpoint_id=folder)
     torch.save(CONTENT, folder / "meta.pt")
-    (folder / "shard.bin").write_bytes(random.Random(0).randbytes(500))
     write_manifest(folder, [compute_checksums(folder)])
     return folder
 
@@ -197,3 +212,41 @@ def test_fuzz_overrides_compose_or_are_refused(chosen: list[str]) -> None:
         instantiate(config.rollout, "rollout")
     except UserError:
         pass
+
+
+RECEIVED = ("data", "reward", "rollout", "validation", "seed")
+
+
+@pytest.fixture(scope="module")
+def run_config() -> dict[str, Any]:
+    config = configuration(["reward=math", "data=jsonl"])
+    plain = OmegaConf.to_container(OmegaConf.masked_copy(config, list(RECEIVED)))
+    assert isinstance(plain, dict)
+    return plain  # type: ignore[return-value]
+
+
+@fuzz(120)
+@given(
+    picks=st.lists(st.integers(0, 99), min_size=1, max_size=5),
+    value=json_values | st.sampled_from(["rlmods.callbacks.Samples", "${", "${a}"]),
+)
+@example(picks=[0], value="abc")
+@example(picks=[2], value=["x"])
+def test_fuzz_any_setting_of_a_received_run(tmp_path: Path, run_config: dict[str, Any], picks: list[int], value: Any) -> None:
+    """Any value in place of any setting or group of settings."""
+    changed: Any = copy.deepcopy(run_config)
+    node, key = changed, RECEIVED[picks[0] % len(RECEIVED)]
+    for pick in picks[1:]:
+        if not isinstance(node[key], dict) or not node[key]:
+            break
+        node = node[key]
+        key = list(node)[pick % len(node)]
+    node[key] = value
+    (tmp_path / "config.yaml").write_text(json.dumps(changed))
+    try:
+        config = OmegaConf.create(read_received(tmp_path / "config.yaml", RECEIVED))
+        for group in ("data", "reward", "rollout"):
+            instantiate(config[group], group)
+        parse_settings(config.get("validation") or OmegaConf.create({}), "validation", Validation)
+    except UserError as error:
+        assert "\n" not in str(error)  # noqa: PT017

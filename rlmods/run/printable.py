@@ -1,0 +1,16 @@
+"""Text from others on a terminal."""
+
+from __future__ import annotations
+
+import unicodedata
+
+INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode categories of control and format characters, surrogates, and separators of lines and paragraphs."""
+
+
+def printable(text: str) -> str:
+    """Return text with its control characters, apart from newlines and tabs, and its invisible characters as escapes such as `\\x1b`.
+
+    A terminal executes control characters: `\\x1b[2J` clears the screen, and directional marks such as `\\u202e` change the order of what
+    is shown."""
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in INVISIBLE and c not in "\n\t" else c for c in text)
