@@ -284,8 +284,8 @@ def _problems(references: Sequence[Tally], unseparated: Sequence[str], num_cases
     """Yield a line for each reason why a comparison with these references shows nothing."""
     if unseparated:
         yield (
-            f"right answers get no more than wrong ones for {len(unseparated)} of {num_cases} prompts ({unseparated[0]}): the reward does not "
-            "depend on the answer there, so a hole cannot be told from an answer; check reward= and the column of data.answer"
+            f"right answers get no more than wrong ones for {len(unseparated)} of {num_cases} prompts ({unseparated[0]}): the reward does "
+            "not depend on the answer there, so a hole cannot be told from an answer; check reward= and the column of data.answer"
         )
     own = references[1]
     if own.paid < own.tried:
@@ -297,7 +297,7 @@ def _problems(references: Sequence[Tally], unseparated: Sequence[str], num_cases
         if tally.raised:
             yield f"{tally.name}: the reward raised {len(tally.raised)} times, which ends a training run: {tally.raised[0]}"
         if tally.abstained:
-            yield f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which are left out of training: check its counts"
+            yield f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which no training sees: check its counts"
 
 
 def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[Grade], bounds: Bounds, is_right: bool = False) -> None:
