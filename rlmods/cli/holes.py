@@ -256,8 +256,8 @@ def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list
     answers = [
         (case, Attack(fill(case.own_form or case.forms[0], other.gold))) for case, other in zip(readable, turned, strict=True) if other.gold
     ]
-    for tally, rows, right in ((plain, golds, True), (own, responses, True), (shuffled, answers, False)):
-        _count(tally, rows, _graded(target, rows, tally), bounds, is_right=right)
+    for tally, rows, is_right in ((plain, golds, True), (own, responses, True), (shuffled, answers, False)):
+        _count(tally, rows, _graded(target, rows, tally), bounds, is_right=is_right)
     for tally, rows_of, grades_of in ((right_tally, rights, graded_rights), (wrong_tally, wrongs, graded_wrongs)):
         _count(tally, [x for rows in rows_of for x in rows], [x for grades in grades_of for x in grades], bounds, tally is right_tally)
     references = [plain, own, shuffled, right_tally, wrong_tally]
