@@ -9,17 +9,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from lightning import Callback, Trainer
 
 from rlmods import activity
-from rlmods.callbacks import silence
 from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, LocalStore, connect
 from rlmods.callbacks.stop import EX_TEMPFAIL, DeadlineError
 from rlmods.types import UserError
 
+SILENCE = Path(__file__).with_name("silence.py")
 RESUME_HINT = "resume=auto continues from the latest checkpoint"
 DEBUGGERS = ("bdb", "pdb", "pydevd")
 """Modules whose functions run in the main thread while a debugger waits for a command."""
@@ -108,7 +109,7 @@ class Watchdog(Callback):
         if not faulthandler.is_enabled() and sys.__stderr__ is not None:  # None in a program without a console
             faulthandler.enable(file=sys.__stderr__)
         arguments = (os.getpid(), self.timeout_s + self.lost_s, self.interval_s, RESUME_HINT)
-        command = [sys.executable, "-I", "-S", silence.__file__, *map(str, arguments)]
+        command = [sys.executable, "-I", "-S", str(SILENCE), *map(str, arguments)]
         self._silence = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL)
         assert self._silence.stdin is not None
         os.set_blocking(self._silence.stdin.fileno(), False)
