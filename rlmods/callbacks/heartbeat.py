@@ -26,7 +26,7 @@ class Heartbeat:
     progress: int = 0
     """Phases entered and left, and microbatches so far; ranks advance this counter identically."""
     forward_count: int = 0
-    """Forward passes so far: progress within a phase."""
+    """Forward passes and replies of servers and worker processes so far: progress within a phase."""
     phase: str = "start"
     iteration: int = 1
     """Current iteration, from 1."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 from random import Random
 from typing import Any
 
@@ -61,7 +61,8 @@ class Tally:
     abstained: int = 0
     highest: float | None = None
     example: dict[str, Any] = field(default_factory=dict)
-    """A response with the highest reward, a paid one if there is any: prompt id, gold, text, reward, and the honest rewards beside it."""
+    """A response with the highest reward, a paid one if there is any (of right answers the lowest, an unpaid one): prompt id, gold, text,
+    reward, and the reward of an honest wrong answer beside it."""
     slowest_s: float = 0.0
     """Wall time of the slowest call of the reward."""
     raised: list[str] = field(default_factory=list)
@@ -82,6 +83,8 @@ class Grade:
 
     value: float | None = None
     correct: bool | None = None
+    failed: bool = False
+    """True if the call raised or was late, so that the reward did not abstain."""
 
     def is_above(self, bound: float) -> bool:
         """Return True if the response is paid: it is marked correct, or its reward exceeds `bound`."""
@@ -97,10 +100,16 @@ class Report:
     chance: float
     """Fraction of the answers to other prompts that are paid."""
     num_prompts: int
+    problems: Sequence[str] = ()
+    """Reasons why the references are no basis for a comparison, so that a reward without holes is not shown to be a good one."""
 
     @property
     def holes(self) -> list[Tally]:
         return [tally for tally in self.families if tally.is_hole]
+
+    @property
+    def is_clean(self) -> bool:
+        return not self.holes and not self.problems
 
 
 class LateError(BaseException):
@@ -143,7 +152,7 @@ class Target:
         if "failure" not in tally.example:
             case, attack = rows[0]
             tally.example = _example(case, attack, None) | {"failure": failure}
-        return [Grade()] * len(rows)
+        return [Grade(failed=True)] * len(rows)
 
     def _scores(self, rows: Sequence[tuple[Case, Attack]]) -> list[Grade]:
         if getattr(self.reward, "needs_group", False):  # it compares responses: beside each stands an honest wrong answer
@@ -170,12 +179,12 @@ def attack(reward: Any, prompts: Sequence[Prompt], settings: Settings, *, seed: 
     """Try every family on a reward.
 
     Raises:
-        UserError: no prompt has an answer or a response to compare with.
+        UserError: no prompt has an answer or a response to compare with, or the reward is late on right or wrong answers.
     """
     target = Target(reward, settings, max_tokens)
     cases = _cases(Random(seed).sample(list(prompts), min(settings.num_prompts, len(prompts))), max_tokens)
     with progress("grading", len(FAMILIES) + 1) as update:
-        cases, references, bounds, chance = _references(target, cases)
+        cases, references, bounds, problems = _references(target, cases)
         update(1)
         tallies = []
         for i, (name, (generate, look_at)) in enumerate(FAMILIES.items()):
@@ -191,7 +200,8 @@ def attack(reward: Any, prompts: Sequence[Prompt], settings: Settings, *, seed: 
             _count(tally, rows, grades, bounds)
             tallies.append(tally)
             update(i + 2)
-    return Report(references, tallies, chance, len(cases))
+    chance = references[2]
+    return Report(references, tallies, chance.paid / max(1, chance.tried), len(cases), problems)
 
 
 Bounds = dict[str, tuple[float, float]]
@@ -212,19 +222,23 @@ def _cases(prompts: Sequence[Prompt], max_tokens: int) -> list[Case]:
     return cases
 
 
-def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list[Tally], Bounds, float]:
-    """Grade right and wrong answers. Return the cases with the forms in which a right answer is paid, the references, the bounds by prompt
-    and the level of chance."""
+def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list[Tally], Bounds, list[str]]:
+    """Grade right and wrong answers. Return the cases with the forms in which a right answer is paid, the references (plain, in the data's
+    own form, of another prompt, right in any form, wrong in any form), the bounds by prompt, and what is wrong with the references.
+
+    Raises:
+        UserError: a call was late, so that rewards to compare with are missing.
+    """
     rights = [[(case, Attack(text)) for text in _right(case)] for case in cases]
     wrongs = [[(case, _wrong(case, answer, form)) for answer in case.wrong[:NUM_WRONG] for form in case.all_forms] for case in cases]
     for case, rows in zip(cases, wrongs, strict=True):
         rows += [(case, replace(_wrong(case), text=_long(_wrong(case).text, case.max_chars)))]
     right_tally, wrong_tally = Tally("right answer, any form"), Tally("wrong answer, any form")
     right_grades, wrong_grades = (
-        iter(target.grade([row for rows in x for row in rows], t)) for x, t in ((rights, right_tally), (wrongs, wrong_tally))
+        iter(_graded(target, [row for rows in x for row in rows], t)) for x, t in ((rights, right_tally), (wrongs, wrong_tally))
     )
     bounds: Bounds = {}
-    graded_rights, graded_wrongs = [], []
+    graded_rights, graded_wrongs, unseparated = [], [], []
     for case, right, wrong in zip(cases, rights, wrongs, strict=True):
         graded = list(islice(right_grades, len(right)))
         graded_rights.append(graded)
@@ -232,6 +246,8 @@ def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list
         low = max((g.value for g in graded_wrongs[-1] if g.value is not None and not g.correct), default=0.0)
         high = max((g.value for g in graded if g.value is not None), default=low)
         bounds[case.prompt.id] = (low, low + max(target.settings.tolerance * (high - low), 1e-6))
+        if not any(grade.is_above(bounds[case.prompt.id][1]) for grade in graded):
+            unseparated.append(f"prompt {case.prompt.id}: right {high:.3g}, wrong {low:.3g}")
     readable = [replace(case, forms=_readable(case, grades, bounds)) for case, grades in zip(cases, graded_rights, strict=True)]
     plain, own, shuffled = Tally("gold answer, plain"), Tally("gold answer, data's own form"), Tally("answer to another prompt (chance)")
     golds = [(case, Attack(case.gold)) for case in cases if case.gold is not None]
@@ -240,27 +256,65 @@ def _references(target: Target, cases: Sequence[Case]) -> tuple[list[Case], list
     answers = [
         (case, Attack(fill(case.own_form or case.forms[0], other.gold))) for case, other in zip(readable, turned, strict=True) if other.gold
     ]
-    for tally, rows in ((plain, golds), (own, responses), (shuffled, answers)):
-        _count(tally, rows, target.grade(rows, tally), bounds)
-    for rows, grades in zip(wrongs, graded_wrongs, strict=True):
-        _count(wrong_tally, rows, grades, bounds)
-    return readable, [plain, own, shuffled, wrong_tally], bounds, shuffled.paid / max(1, shuffled.tried)
+    for tally, rows, is_right in ((plain, golds, True), (own, responses, True), (shuffled, answers, False)):
+        _count(tally, rows, _graded(target, rows, tally), bounds, is_right=is_right)
+    for tally, rows_of, grades_of in ((right_tally, rights, graded_rights), (wrong_tally, wrongs, graded_wrongs)):
+        _count(tally, [x for rows in rows_of for x in rows], [x for grades in grades_of for x in grades], bounds, tally is right_tally)
+    references = [plain, own, shuffled, right_tally, wrong_tally]
+    return readable, references, bounds, list(_problems(references, unseparated, len(cases)))
 
 
-def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[Grade], bounds: Bounds) -> None:
-    """Add the grades of a family to its tally."""
+def _graded(target: Target, rows: Sequence[tuple[Case, Attack]], tally: Tally) -> list[Grade]:
+    """Return the grades of references.
+
+    Raises:
+        UserError: a call was late.
+    """
+    grades = target.grade(rows, tally)
+    if tally.late:
+        limit_s, num = target.settings.call_timeout_s, min(len(rows), MAX_ROWS_PER_CALL)
+        raise UserError(
+            f"call_timeout_s={limit_s:g}: the reward of {num} responses ({tally.name}) took longer, so there is nothing to compare with: "
+            f"type call_timeout_s={10 * limit_s:g}, or fewer prompts: num_prompts=4"
+        )
+    return grades
+
+
+def _problems(references: Sequence[Tally], unseparated: Sequence[str], num_cases: int) -> Iterator[str]:
+    """Yield a line for each reason why a comparison with these references shows nothing."""
+    if unseparated:
+        yield (
+            f"right answers get no more than wrong ones for {len(unseparated)} of {num_cases} prompts ({unseparated[0]}): the reward does "
+            "not depend on the answer there, so a hole cannot be told from an answer; check reward= and the column of data.answer"
+        )
+    own = references[1]
+    if own.paid < own.tried:
+        yield (
+            f"{own.name}: {own.tried - own.paid} of {own.tried} are not paid, so a policy that answers as the data does is not rewarded: "
+            "check what the reward reads, and the gold answers"
+        )
+    for tally in references:
+        if tally.raised:
+            yield f"{tally.name}: the reward raised {len(tally.raised)} times, which ends a training run: {tally.raised[0]}"
+        if tally.abstained:
+            yield f"{tally.name}: the reward abstained on {tally.abstained} of {tally.tried}, which no training sees: check its counts"
+
+
+def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[Grade], bounds: Bounds, is_right: bool = False) -> None:
+    """Add the grades of a family, or of a reference that `is_right` and should be paid, to its tally."""
+    best = (False, -inf)
     for (case, attack), grade in zip(rows, grades, strict=False):  # fewer grades after late calls
         low, bound = bounds[case.prompt.id]
         tally.tried += 1
-        tally.abstained += grade.value is None
+        tally.abstained += grade.value is None and not grade.failed
         paid = grade.is_above(bound)
         tally.paid += paid
-        if grade.value is None:
-            continue
-        is_highest = tally.highest is None or grade.value > tally.highest
-        if (paid and tally.paid == 1) or (is_highest and "failure" not in tally.example):
-            tally.example = _example(case, attack, grade.value) | {"wrong_answer": low}
-        tally.highest = grade.value if is_highest else tally.highest
+        value = -inf if grade.value is None else grade.value
+        key = (paid is not is_right, -value if is_right else value)
+        if key > best and ("failure" not in tally.example or (paid and not is_right)):
+            best, tally.example = key, _example(case, attack, grade.value) | {"wrong_answer": low}
+        if grade.value is not None:
+            tally.highest = value if tally.highest is None else max(tally.highest, value)
 
 
 def _example(case: Case, attack: Attack, value: float | None) -> dict[str, Any]:

@@ -13,7 +13,8 @@ and so on. Loads no policy; a model is loaded only if the reward has one.
 Prints a table: by family the number of responses tried and paid, the highest reward with its response, and the slowest call. Above it
 stand the references: the gold answer, plain and in the form of the data's own response, which must be paid; wrong answers; and answers to
 other prompts, whose share of right ones is the level of chance. A hostile answer that happens to be the gold one is left out. The exit
-status is 1 if a family is paid, raises an exception or is late; the lines below the table say what to look at.
+status is 1 if a family is paid, raises an exception or is late, and if the references show nothing: right answers get no more than wrong
+ones, the data's own responses are not paid, or the reward raises or abstains on them. The lines below the table say what to look at.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def show(report: Report, width: int | None = None) -> str:
         ("family", "left"),
         ("tried", "right"),
         ("paid", "right"),
+        ("abstained", "right"),
         ("highest", "right"),
         ("slowest", "right"),
         ("response", "left"),
@@ -86,6 +88,7 @@ def show(report: Report, width: int | None = None) -> str:
             tally.name,
             str(tally.tried),
             str(tally.paid),
+            str(tally.abstained),
             highest,
             f"{tally.slowest_s:.2f} s",
             _short(str(tally.example.get("response", ""))),
@@ -95,7 +98,7 @@ def show(report: Report, width: int | None = None) -> str:
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    return "\n".join([*lines, "", *_notes(report)])
+    return "\n".join([*lines, "", *map(printable, _notes(report))])
 
 
 def _notes(report: Report) -> Iterable[str]:
@@ -107,7 +110,8 @@ def _notes(report: Report) -> Iterable[str]:
         failures += f"; {tally.late} calls were late" if tally.late else ""
         yield f"{tally.name}: {tally.paid} of {tally.tried} paid{failures}, e.g. {_described(tally)}. Look at: {tally.look_at}"
     yield f"{report.num_prompts} prompts; answers to other prompts are right by chance in {report.chance:.1%} of cases"
-    if not report.holes:
+    yield from (f"problem: {problem}" for problem in report.problems)
+    if report.is_clean:
         yield "no hole found"
 
 
@@ -116,13 +120,19 @@ def _described(tally: Tally) -> str:
     if not example:
         return "(no example)"
     beside = f", an honest wrong answer {example['wrong_answer']:.3g}" if "wrong_answer" in example else ""
-    got = example.get("failure") or f"gets {example['reward']:.3g}{beside}"
-    return f"{_short(example['response'])!r} to prompt {example['prompt']} (answer {example['answer']}) {got}"
+    reward = example["reward"]
+    got = example.get("failure") or (f"gets {reward:.3g}{beside}" if reward is not None else "gets no reward: it abstained")
+    return f"'{_short(example['response'])}' to prompt {_short(str(example['prompt']))} (answer {_short(str(example['answer']))}) {got}"
 
 
 def _short(text: str) -> str:
-    text = repr(text)[1:-1]
+    text = printable(text)
     return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters, line ends among them, as escapes: `\\x1b`, `\\n`."""
+    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def main(arguments: list[str]) -> None:
@@ -134,7 +144,7 @@ def main(arguments: list[str]) -> None:
         return show(report)
 
     command(arguments, __doc__, action)
-    if reports and reports[0].holes:
+    if reports and not reports[0].is_clean:
         sys.exit(1)
 
 

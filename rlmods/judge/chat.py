@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import httpx2
 
+from rlmods import activity
 from rlmods.types import UserError
 
 PREVIEW_LENGTH = 200
@@ -166,6 +167,7 @@ class Endpoint:
         return response.status_code, response.headers, bytes(content)
 
     def _parse(self, content: bytes) -> Any:
+        activity.count_reply()
         try:
             return json.loads(content)
         except (ValueError, RecursionError) as error:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any, Literal
 
+from rlmods import activity
 from rlmods.reward.processes import InvalidReplyError, Worker, terminate
 from rlmods.reward.worker import HEADER
 
@@ -216,6 +217,7 @@ class _Batch:
             elif worker.call_index is not None:
                 self.pool.consecutive_exits = 0
                 self.outcomes[worker.call_index] = Outcome("error", reply["error"]) if "error" in reply else Outcome("ok", reply["ok"])
+                activity.count_reply()
             self.assign(worker)
             if worker.process.pid not in self.active:
                 return
@@ -238,6 +240,7 @@ class _Batch:
     def fail(self, worker: Worker, outcome: Outcome) -> None:
         if worker.call_index is not None:
             self.outcomes[worker.call_index] = outcome
+            activity.count_reply()
         self.kill(worker)
 
     def kill(self, worker: Worker) -> None:

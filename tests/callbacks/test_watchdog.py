@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
+from rlmods import activity
 from rlmods.callbacks import Watchdog
 from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, is_alive
+from rlmods.judge.chat import Endpoint
 
 
 class Store(dict[str, str]):
@@ -133,36 +138,97 @@ def test_timers_restart_after_a_suspension_of_this_process(monkeypatch: pytest.M
 
 
 SINGLE = """
-import re, sys, time
+import re, select, sys, time
 from types import SimpleNamespace
 from rlmods.callbacks import Watchdog
 timer = SimpleNamespace(progress=1, phase="reward")
 learner = SimpleNamespace(timer=timer, iteration=2, networks={}, notify=lambda *a: print(*a, flush=True))
 trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(barrier=lambda: None))
-watchdog = Watchdog(timeout_s=2.0, lost_s=2.0)
+watchdog = Watchdog(timeout_s=2.0, lost_s=1.0)
 watchdog.on_train_start(trainer, learner)
+print("started", flush=True)
 if sys.argv[1] == "sleep":
     time.sleep(40)
 elif sys.argv[1] == "regex":
     re.match("(a|aa)+b", "a" * 100)  # holds the interpreter lock
+elif sys.argv[1] == "workers":
+    from rlmods.reward.pool import Pool
+    outcomes = Pool("time:sleep", workers=1).map([(0.5,)] * 10, timeout_s=20, batch_timeout_s=60)
+    assert all(outcome.status == "ok" for outcome in outcomes)
+elif sys.argv[1] == "debugger":
+    breakpoint()
+elif sys.argv[1] == "work":
+    while not select.select([0], [], [], 0.02)[0]:  # a line on stdin ends it
+        timer.progress += 1
 watchdog.on_train_end(trainer, learner)
 print("finished")
 """
 
 
+def start(what: str) -> subprocess.Popen[str]:
+    """Start a single rank in a process group of its own, and wait until it is watched."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    process = subprocess.Popen([sys.executable, "-c", SINGLE, what], text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
+    assert process.stdout.readline() == "started\n"
+    return process  # type: ignore[no-any-return]
+
+
 @pytest.mark.parametrize(
     ("what", "code", "message"),
     [
-        ("sleep", 1, "error: no progress for"),
-        ("regex", 1, "Timeout"),
+        ("sleep", 1, "rank 0 in phase reward of iteration 3; resume=auto"),
+        ("regex", -signal.SIGABRT, "native code holds the interpreter in rank 0, phase reward of iteration 3; resume=auto"),
         ("nothing", 0, ""),
+        ("workers", 0, ""),
     ],
 )
 def test_a_single_rank_that_hangs_is_ended(what: str, code: int, message: str) -> None:
-    done = subprocess.run([sys.executable, "-c", SINGLE, what], capture_output=True, text=True, timeout=100, check=False)
-    assert done.returncode == code, done.stderr
-    assert message in done.stderr
-    assert ("finished" in done.stdout) is (code == 0)
+    with start(what) as process:
+        out, errors = process.communicate(timeout=100)
+    assert process.returncode == code, errors
+    assert message in errors
+    assert ("finished" in out) is (code == 0)
+    if code:
+        assert "error: no progress for" in errors
+        assert 'File "<string>", line ' in errors
     if what == "sleep":
-        assert "rank 0 in phase reward of iteration 3; resume=auto" in done.stderr
-        assert "on_lost_rank no progress" in done.stdout
+        assert "on_lost_rank no progress" in out
+
+
+def test_a_debugger_that_waits_is_no_hang() -> None:
+    with start("debugger") as process:
+        time.sleep(5)
+        out, errors = process.communicate("continue\n", timeout=100)
+    assert process.returncode == 0, errors
+    assert "finished" in out
+
+
+def test_a_suspended_rank_goes_on() -> None:
+    """Suspended alone, as by SIGSTOP, and with its process group, as by Ctrl-Z or a scheduler, for longer than all limits."""
+    with start("work") as process:
+        for send, target in ((os.kill, process.pid), (os.killpg, process.pid)):
+            send(target, signal.SIGSTOP)
+            time.sleep(5)
+            send(target, signal.SIGCONT)
+            time.sleep(1)
+        out, errors = process.communicate("end\n", timeout=100)
+    assert process.returncode == 0, errors
+    assert "finished" in out
+
+
+def test_replies_of_servers_are_progress() -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"{}")
+
+        def log_message(self, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        before = activity.num_replies()
+        Endpoint(f"http://127.0.0.1:{server.server_port}/v1", None, timeout_s=20).post({})
+        server.shutdown()
+    assert activity.num_replies() == before + 1

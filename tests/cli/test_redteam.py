@@ -144,7 +144,8 @@ class TestHoles:
 
 class TestReferences:
     def test_right_answers_are_paid_and_wrong_ones_are_not(self) -> None:
-        plain, own, chance, wrong = attack(each(strict), PROMPTS, FEW).references
+        plain, own, chance, right, wrong = attack(each(strict), PROMPTS, FEW).references
+        assert (right.paid, right.tried) == (6, 48)
         assert (plain.paid, own.paid, own.tried, wrong.paid) == (0, 6, 6, 0)
         assert chance.tried == 6
         assert "gold answer, plain: 6 of 6 are not paid" in show(attack(each(strict), PROMPTS, FEW))
@@ -175,6 +176,64 @@ class TestReferences:
         assert report.holes == []
         assert report.references[1].paid == 4
         assert "programs" in holes(each(lambda response: max(paid(response), float("exit" in response.text))), prompts)
+
+
+def constant(value: float | None) -> Callable[[Sequence[Response]], list[float | None]]:
+    return lambda responses: [value] * len(responses)
+
+
+def raises_on_right(response: Response) -> float:
+    return 1 / (1 - strict(response)) - 1
+
+
+def abstains_on_right(responses: Sequence[Response]) -> list[float | None]:
+    return [None if strict(x) else 0.0 for x in responses]
+
+
+def sleeps_on_right(response: Response) -> float:
+    if strict(response):
+        time.sleep(3)
+    return strict(response)
+
+
+class TestUselessReferences:
+    """Rewards without a hole that are no good all the same."""
+
+    @pytest.mark.parametrize(
+        ("reward", "problem"),
+        [
+            (constant(1.0), "right answers get no more than wrong ones for 6 of 6 prompts"),
+            (constant(0.0), "right answers get no more than wrong ones for 6 of 6 prompts"),
+            (constant(None), "right answer, any form: the reward abstained on 48 of 48"),
+            (Format(), "right answers get no more than wrong ones for 6 of 6 prompts"),
+            (each(raises_on_right), "gold answer, data's own form: the reward raised 6 times, .* ZeroDivisionError"),
+            (abstains_on_right, "gold answer, data's own form: the reward abstained on 6 of 6"),
+            (each(lambda response: float(response.text == response.prompt.answer)), "data's own form: 6 of 6 are not paid"),
+        ],
+    )
+    def test_are_a_problem(self, reward: Any, problem: str) -> None:
+        report = attack(reward, PROMPTS, FEW)
+        shown = show(report)
+        assert not report.is_clean
+        assert re.search(f"^problem: .*{problem}", shown, re.MULTILINE), shown
+        assert "no hole found" not in shown
+
+    def test_one_prompt_whose_answer_is_never_paid_is_named(self) -> None:
+        report = attack(each(lambda x: strict(x) * (x.prompt.id != PROMPTS[0].id)), PROMPTS[:3], FEW)
+        assert [f"for 1 of 3 prompts (prompt {PROMPTS[0].id}: right 0, wrong 0)" in problem for problem in report.problems] == [True, False]
+        assert report.references[1].example["prompt"] == PROMPTS[0].id
+
+    def test_late_references_stop_the_command(self) -> None:
+        with pytest.raises(UserError, match=r"\(right answer, any form\) took longer.*type call_timeout_s=5"):
+            attack(each(sleeps_on_right), PROMPTS, FEW)
+
+    def test_abstentions_are_counted_apart_from_failures(self) -> None:
+        def reward(responses: Sequence[Response]) -> list[float | None]:
+            return [None if not x.text.strip() else raises(x) for x in responses]
+
+        tallies = {tally.name: tally for tally in attack(reward, PROMPTS, FEW).families}
+        assert tallies["empty"].abstained > 0
+        assert (tallies["special tokens"].abstained, len(tallies["special tokens"].raised)) == (0, 6)
 
 
 class TestAttacks:
@@ -233,9 +292,34 @@ class TestCommand:
         assert {tally["name"] for tally in written["families"]} == set(FAMILIES)
         assert written["num_prompts"] == 3
 
-    def test_a_clean_reward_exits_normally(self, capsys: pytest.CaptureFixture[str]) -> None:
-        main([*self.OVERRIDES, "reward=format"])
+    def test_a_clean_reward_exits_normally(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(Accuracy, "__call__", lambda _, responses: each(strict)(responses))
+        main([*self.OVERRIDES, "reward=accuracy"])
         assert "no hole found" in capsys.readouterr().out
+
+    @pytest.mark.parametrize("reward", ["format", "language", "repetition"])
+    def test_a_reward_that_does_not_depend_on_the_answer_is_not_called_clean(self, reward: str, capsys: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as stop:
+            main([*self.OVERRIDES, f"reward={reward}"])
+        assert stop.value.code == 1
+        out = capsys.readouterr().out
+        assert "problem: right answers get no more than wrong ones" in out
+        assert "no hole found" not in out
+
+    def test_control_characters_are_shown_as_escapes(self) -> None:
+        example = {"prompt": "a\nno hole found", "answer": "\x1b[2J4", "response": "\x9b2J\u202e", "reward": 1.0, "wrong_answer": 0.0}
+        text = show(
+            Report(
+                [Tally("gold answer, plain", 1, 1)],
+                [Tally("echo", 1, 1, example=example, raised=["E: \x1b]0;x\x07"])],
+                0.0,
+                1,
+                ["prompt \x1b"],
+            )
+        )
+        assert all(line.isprintable() for line in text.splitlines())
+        assert "no hole found" not in text.splitlines()
+        assert r"to prompt a\nno hole found (answer \x1b[2J4)" in text
 
     @pytest.mark.parametrize(
         ("override", "message"),

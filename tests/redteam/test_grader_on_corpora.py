@@ -2,24 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
 from rlmods.reward.grader import verify
 from tests.redteam import honest, hostile
 from tests.redteam.grader import EXPLAINED
-from tests.redteam.rows import grade
+from tests.redteam.rows import Graded, grade
 
 MAX_PAID = 0.01
 MAX_REFUSED = 0.03
+DOCS = Path(__file__).parents[2] / "docs" / "security.md"
+
+
+@cache
+def graded(title: str) -> Sequence[Graded]:
+    return grade({"hostile": hostile, "honest": honest}[title].rows(), verify)
 
 
 def test_hostile_answers_are_not_paid() -> None:
-    graded = grade(hostile.rows(), verify)
-    paid = [(x.row.gold, x.row.text) for x in graded if x.paid]
+    answers = graded("hostile")
+    paid = [(x.row.gold, x.row.text) for x in answers if x.paid]
     assert [pair for pair in paid if pair not in EXPLAINED] == []
-    assert len(paid) <= MAX_PAID * len(graded)
-    assert [x.row.text[:100] for x in graded if x.paid is None] == []
+    assert len(paid) <= MAX_PAID * len(answers)
+    assert [x.row.text[:100] for x in answers if x.paid is None] == []
 
 
 def test_honest_answers_are_not_refused() -> None:
-    graded = grade(honest.rows(), verify)
-    refused = [(x.row.gold, x.row.text) for x in graded if not x.paid]
-    assert len(refused) <= MAX_REFUSED * len(graded), refused
+    refused = [(x.row.gold, x.row.text) for x in graded("honest") if not x.paid]
+    assert len(refused) <= MAX_REFUSED * len(graded("honest")), refused
+
+
+@pytest.mark.parametrize("title", ["hostile", "honest"])
+def test_totals_of_the_docs_are_those_of_the_corpora(title: str) -> None:
+    """If this fails, the table in docs/security.md is from another grader or corpus: replace it by the output of `make redteam`."""
+    (line,) = [line for line in DOCS.read_text().splitlines() if line.startswith(f"| {title}: all |")]
+    tried, paid = (int(cell) for cell in line.split("|")[2:4])
+    assert (tried, paid) == (len(graded(title)), sum(x.paid is True for x in graded(title)))
