@@ -89,6 +89,22 @@ HARM = {
     "pair of sockets": "import ctypes; assert ctypes.CDLL(None).socketpair(1, 1, 0, (ctypes.c_int * 2)()) == 0",
     "a new session and a fork": "import os; os.setsid(); os.fork()",
     "own memory as a file": "open('/proc/self/mem', 'r+b')",
+    "descriptors of the parent": "import os\nfor n in range(64):\n    try: print(os.open(f'/proc/{{os.getppid()}}/fd/{{n}}', os.O_RDONLY | os.O_NONBLOCK))\n"
+    "    except OSError: pass\n1 / 0",
+    "program of the parent": "import os; print(os.readlink(f'/proc/{{os.getppid()}}/exe'))",
+    "be reachable again": "import ctypes; assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0",
+    "flags of a file": "import fcntl, os\nfd = os.open('{readable}', os.O_RDONLY)\nprint(fcntl.ioctl(fd, 0x80086601, bytes(8)))",
+    "a lease": "import fcntl, os\nfcntl.fcntl(os.open('{readable}', os.O_RDONLY), 1024, 0)\nprint('leased')",
+    "a notice of changes": "import fcntl, os\nfcntl.fcntl(os.open(os.path.dirname(os.__file__) + '/json', os.O_RDONLY), fcntl.F_NOTIFY, 2)\nprint('told')",
+    "a lock": "import fcntl, os\nfcntl.flock(os.open('{readable}', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')",
+    "read attributes": "import ctypes; b = bytes(9); assert ctypes.CDLL(None, use_errno=True).getxattr(b'{home}/secret', b'user.x', b, 9) >= 0 or ctypes.get_errno() in (61, 95)",
+    "names of attributes": "import os; print(os.listxattr('{home}/secret'))",
+    "handle of a file": "import ctypes, struct\nh, m = ctypes.create_string_buffer(struct.pack('Ii', 128, 0), 136), ctypes.c_int()\n"
+    "assert ctypes.CDLL(None).name_to_handle_at(-100, b'{home}/secret', h, ctypes.byref(m), 0) == 0",
+    "names of mounts": "import ctypes, struct\nrequest = struct.pack('IIQQ', 24, 0, 2**64 - 1, 0)\nassert ctypes.CDLL(None).syscall(458, request, (ctypes.c_uint64 * 64)(), 64, 0) > 0",
+    "sync": "import os; os.sync(); import ctypes; assert ctypes.CDLL(None, use_errno=True).syncfs(0) == 0 or ctypes.get_errno() != 1",
+    "large pipes": "import fcntl, os; print(fcntl.fcntl(os.pipe()[1], 1031, 2**20))",
+    "many timers": "import ctypes\nlibc, timer = ctypes.CDLL(None), ctypes.c_void_p()\nassert all(libc.timer_create(1, None, ctypes.byref(timer)) == 0 for _ in range(5000))",
 }
 SHADOWS = {
     "set": ("def set(x): return 0\ndef f(x): return ()", "assert set(f(1)) == set((4, 5))"),
