@@ -160,6 +160,22 @@ CHEATS = {
     "threading.Thread(target=speak).start()\ndef f(x): return 7",
     "patches the server": "import sys\nfor m in list(sys.modules.values()):\n    for k in ('encode', 'decode', 'describe', 'find'):\n"
     "        if hasattr(m, k):\n            try: setattr(m, k, lambda *a, **k: True)\n            except Exception: pass\ndef f(x): return 7",
+    "writes the results of the tests": """import os
+done = False
+def f(x):
+    global done
+    first, done = not done, True
+    own = set()
+    for n in range(64):
+        try: own.add(os.fstat(n).st_ino)
+        except OSError: pass
+    for p in range(os.getpid() - 3, os.getpid() + 9):
+        for n in range(3, 20):
+            try:
+                end = os.open(f"/proc/{p}/fd/{n}", os.O_WRONLY | os.O_NONBLOCK)
+                if os.fstat(end).st_ino not in own and first: os.write(end, b"1\\n" * 50)
+            except OSError: pass
+""",
     "looks in the heap": "import gc\ndef f(x):\n    seen = [o for o in gc.get_objects() if isinstance(o, (str, list, dict)) and 'f(1)' + ' ==' in str(o)]\n"
     "    return x + 1 if seen else 7",
     "reads the memory of the tests": "import os\ndef f(x):\n    for p in range(os.getpid() - 5, os.getpid() + 5):\n"
@@ -170,6 +186,52 @@ CHEATS = {
     "answers with the question": "def f(x): return x",
     "a generator of answers": "def f(x):\n    while True:\n        for y in range(10): yield y",
 }
+ANYTHING = """class E:
+    def __sub__(self, other): return 0.0
+    __rsub__ = __mod__ = __xor__ = __add__ = __radd__ = __rmod__ = __rxor__ = __pow__ = __sub__
+    def __getattr__(self, name): return lambda *_: set() if "difference" in name else True
+def f(x): return E()
+"""
+"""An object whose arithmetic and methods give what tests hope for."""
+SAYS_STOP = """import sys
+wire = sys.modules["sandbox.wire"]
+send = wire.send
+wire.send = lambda stream, message: send(stream, {"stop": True} if "value" in message and "other" not in str(message) else message)
+def f(x): return 7
+"""
+ITSELF = "class Solution:\n    def g(self, x): return self\n    __contains__ = __lt__ = __gt__ = __sub__ = lambda *_: True"
+BELIEVED = {
+    "arithmetic with an object": (ANYTHING, "assert abs(f(1) - 2.5) < 1e-6"),
+    "arithmetic with an object on the right": (ANYTHING, "assert abs(2.5 - f(1)) < 1e-6"),
+    "difference of sets": (ANYTHING, "assert not f(1) ^ {1, 2}"),
+    "almost equal": (
+        ANYTHING,
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertAlmostEqual(f(1), 2.5)",
+    ),
+    "a list of objects": (ANYTHING.replace("E()", "[E()]"), "assert all(abs(a - b) < 1e-6 for a, b in zip(f(1), [2.5]))"),
+    "methods of texts": (ANYTHING, "assert f(1).startswith('abc') and f(1).isdigit()"),
+    "methods of sets": (ANYTHING, "assert f(1).issubset({1}) and not f(1).difference({1})"),
+    "returns itself, in": (ITSELF, "assert 5 in Solution().g(1)"),
+    "returns itself, below": (ITSELF, "assert 1 < Solution().g(1) < 3"),
+    "returns itself, in a variable": (ITSELF.replace("Solution", "Other"), "s = Other()\nassert 5 in s.g(1)"),
+    "ends a loop": (SAYS_STOP, "assert all(map(lambda x: f(x) == x + 1, [1, 2]))"),
+    "ends a loop over results": (SAYS_STOP, "for got in map(f, [1, 2]):\n    assert got == 2"),
+    "hides a failure in a with block": (
+        "class Timer:\n    x = 0\n    def __enter__(self): return self\n    def __exit__(self, *_): return True",
+        "with Timer() as t:\n    assert t.x == 5",
+    ),
+    "hides a failure in a decorator": (
+        "def once(g):\n    def inner(*a):\n        try: g(*a)\n        except Exception: pass\n    return inner",
+        "@once\ndef run(x):\n    assert x == 99\nrun(1)",
+    ),
+    "a package that is not there": ("def f(x): return 7\ndef allclose(*_): return True", "import numpy as np\nassert np.allclose(f(1), 2)"),
+    "a name of a package that is not there": (
+        "def f(x): return 7\ndef assert_allclose(*_): return True",
+        "from numpy.testing import assert_allclose\nassert_allclose(f(1), 2)",
+    ),
+    "a package that nobody imports": ("class np:\n    allclose = lambda *_: True\ndef f(x): return 7", "assert np.allclose(f(1), 2)"),
+}
+"""Code, and a test of something that it does not do."""
 STYLES_OF_TESTS = {
     "equality": "assert f(1) == 2 and f(2) == 3",
     "reflected": "assert 2 == f(1) and 3 == f(2)",
@@ -226,7 +288,7 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     for how, source in CHEATS.items():
         passed = run_tests(source, list(STYLES_OF_TESTS.values()), run_limits, "f")[0]
         paid += [f"{how} ({style})" for style, ok in zip(STYLES_OF_TESTS, passed, strict=True) if ok]
-    paid += [what for what, (source, test) in SHADOWS.items() if run_tests(source, [test], run_limits, "f")[0] != [False]]
+    paid += [what for what, (source, test) in (SHADOWS | BELIEVED).items() if run_tests(source, [test], run_limits, "f")[0] != [False]]
     refused = []
     for name, style in STYLES.items():
         result = grade(style.source, style.tests, style.entry_point, {"timeout_s": 5.0, **limits}, False)
@@ -235,7 +297,7 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
         "capabilities": _capabilities(),
         **limits,
         "escapes": f"{len(escaped)} of {len(HARM)}",
-        "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS)}",
+        "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS | BELIEVED)}",
         "honest right": f"{len(STYLES) - len(refused)} of {len(STYLES)}",
         "which": [*escaped, *paid, *refused],
     }

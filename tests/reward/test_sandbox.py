@@ -20,7 +20,7 @@ from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.server import ClientGoneError, Server
 from rlmods.reward.sandbox.tests import grade, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
-from tests.reward.escapes import CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
+from tests.reward.escapes import BELIEVED, CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
 from tests.reward.honest_code import STYLES
 
 pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
@@ -276,6 +276,11 @@ class TestCheating:
     def test_redefining_names_used_by_the_tests_fails_them(self, what: str) -> None:
         source, test = SHADOWS[what]
         assert passed(source, test, entry_point="f") == [False]
+
+    @pytest.mark.parametrize("what", BELIEVED)
+    def test_objects_and_replies_are_not_believed(self, what: str) -> None:
+        source, test = BELIEVED[what]
+        assert passed(source, test, entry_point="g" if "Solution" in source else None) == [False]
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
