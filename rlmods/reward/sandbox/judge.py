@@ -393,9 +393,10 @@ class _Proxy:
 
 _PLAIN_TYPES = (str, bytes, list, tuple, dict, set, frozenset, int, float, complex)
 _METHODS = {name for kind in _PLAIN_TYPES for name in dir(kind) if not name.startswith("_")} | {"equals"}
-_METHODS -= set(
-    "append pop add remove clear insert update extend get keys values items copy popitem setdefault discard sort reverse".split()
-)
+_CONTAINER_METHODS = """
+append pop add remove clear insert update extend get keys values items copy popitem setdefault discard sort reverse
+"""
+_METHODS -= set(_CONTAINER_METHODS.split())
 """Methods of plain types, and of packages, that say how an object compares with others; not those that containers of the code have too."""
 _NAMES = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
 _BINARY: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in _NAMES} | {"divmod": divmod}

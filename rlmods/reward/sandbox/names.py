@@ -25,11 +25,11 @@ MODULES: tuple[str, ...] = (
 MODULES += ("random", "datetime", "fractions", "decimal", "operator", "string", "json", "time", "sys", "os", "io", "contextlib")
 """Modules of which code may use the public names, and the modules themselves, without importing them, as prompts often import them for
 it. An earlier one wins."""
-PACKAGES = frozenset(
-    "numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk pytest hypothesis parameterized jax "
-    "xgboost statsmodels PIL cv2 yaml regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr "
-    "pydantic tqdm lxml".split()
-)
+_PACKAGES = """
+numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk pytest hypothesis parameterized jax xgboost
+statsmodels PIL cv2 yaml regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr pydantic tqdm lxml
+"""
+PACKAGES = frozenset(_PACKAGES.split())
 """Packages that unit tests import: never names of the code under test, also where they are not installed."""
 PACKAGE_NAMES = {name: name for name in PACKAGES} | {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "tf": "tensorflow",
                                                      "nx": "networkx", "sp": "scipy", "sns": "seaborn"}  # fmt: skip

@@ -3,8 +3,8 @@
 - Landlock: files outside the given folders cannot be opened, and none can be written, created or removed. Before its version 3 (Linux 6.2),
   which cannot refuse truncation, seccomp refuses to open any file for writing, the null device too.
 - seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
-  change of a file's owner, mode or times, no change of scheduling, no message queues and semaphores of other processes, no locks and leases,
-  no settings of devices and file systems.
+  change of a file's owner, mode or times, no change of scheduling, no message queues and semaphores of other processes, no locks and
+  leases, no settings of devices and file systems.
 - not dumpable: the memory and the file descriptors of a process are not reachable through /proc, also not by its siblings.
 - capabilities: all are dropped, also for root.
 - limits: seconds of processor time, address space, file size, open files, queued signals and timers, core dumps.
