@@ -28,10 +28,11 @@ class Code:
     """Reward 1 if the Python code in a response passes all unit tests in `prompt.meta[tests]`, else 0; with `partial`, the fraction
     passed. Abstains on a prompt without tests.
 
-    The code is the last fenced block of Python after the last `</think>` and before the end of the turn (`extract_code`). It runs in processes of its own, confined by Landlock and seccomp
-    (`rlmods.reward.sandbox`): it can open no files but the standard library's, write none, use no network, start no process, and is killed
-    when it exceeds its time, memory or output. Tests never run in the process of the code they test. Not protected against: a bug in the
-    kernel, timing and other side channels, learning that a file exists and how large it is, and code that recognises the tests' inputs.
+    The code is the last fenced block of Python after the last `</think>` and before the end of the turn (`extract_code`). It runs in
+    processes of its own, confined by Landlock and seccomp (`rlmods.reward.sandbox`): it can open no files but the standard library's, write
+    none, use no network, start no process, and is killed when it exceeds its time, memory or output. Tests never run in the process of the
+    code they test. Not protected against: a bug in the kernel, timing and other side channels, learning that a file exists and how large it
+    is, and code that recognises the tests' inputs.
 
     Responses that cannot be graded score 0 and are counted: `timeouts` (of any test), `errors`, `without_code` (no fenced block). Those
     whose grading has not started within `batch_timeout_s` are not at fault: they abstain, and are counted as `not_started`.
