@@ -69,7 +69,7 @@ def _arithmetic(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
     if not _ARITHMETIC.fullmatch(answer) or sorted(map(int, re.findall(r"\d+", answer)[:100])) != sorted(metadata["numbers"]):
         return False
     try:
-        return rational(answer) == metadata.get("target", 24)
+        return bool(rational(answer) == metadata.get("target", 24))
     except (ZeroDivisionError, RecursionError):
         return False
 

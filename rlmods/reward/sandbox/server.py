@@ -193,8 +193,8 @@ class Server:
         """Return the message from a pipe, b"" if there is none within `CONFINE_TIMEOUT_S`, and close it. One read: the message fits into a
         pipe, and its end may never come while another process holds the pipe open. Raises ClientGoneError."""
         try:
-            readable, _, _ = select.select([ready, self.control], [], [], CONFINE_TIMEOUT_S)
-            if self.control in readable and ready not in readable:
+            readable, _, _ = select.select([ready, self.control.fileno()], [], [], CONFINE_TIMEOUT_S)
+            if self.control.fileno() in readable and ready not in readable:
                 raise ClientGoneError
             return os.read(ready, MAX_MESSAGE_BYTES) if readable else b""
         finally:
