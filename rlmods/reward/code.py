@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
-from rlmods.reward.pool import Outcome, failure_counts, shared_pool
-from rlmods.reward.sandbox.tests import read_tests, surely_calls_code
+from rlmods.reward.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
+from rlmods.reward.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.reward.sandbox.walls import missing_support
+from rlmods.reward.turns import without_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
 TARGET = "rlmods.reward.sandbox.tests:work"
 SLACK_S = 30.0
 """Time for interpreters to start, on top of the timeouts of the tests."""
-_FENCED = re.compile(r"```[ \t]*(?:(?:python3?|py)[ \t]*)?\n(.*?)(?:```|\Z)", re.DOTALL | re.IGNORECASE)
+_FENCED = re.compile(r"(?<![`~])(```++|~~~++)[ \t]*+([^\s`~{]*+)[^\n`~]*+\n(.*?)(?:\1|\Z)", re.DOTALL)
+_PYTHON = ("python", "python3", "py", "py3")
 
 
 @dataclass(frozen=True)
@@ -24,12 +28,14 @@ class Code:
     """Reward 1 if the Python code in a response passes all unit tests in `prompt.meta[tests]`, else 0; with `partial`, the fraction
     passed. Abstains on a prompt without tests.
 
-    The code is the last fenced block after the last `</think>`. It runs in processes of its own, confined by Landlock and seccomp
-    (`rlmods.reward.sandbox`): it can open no files but the standard library's, write none, use no network, start no process, and is killed
-    when it exceeds its time, memory or output. Tests never run in the process of the code they test. Not protected against: a bug in the
-    kernel, timing and other side channels, learning that a file exists and how large it is, and code that recognises the tests' inputs.
+    The code is the last fenced block of Python after the last `</think>` and before the end of the turn (`extract_code`). It runs in
+    processes of its own, confined by Landlock and seccomp (`rlmods.reward.sandbox`): it can open no files but the standard library's, write
+    none, use no network, start no process, and is killed when it exceeds its time, memory or output. Tests never run in the process of the
+    code they test. Not protected against: a bug in the kernel, timing and other side channels, learning that a file exists and how large it
+    is, and code that recognises the tests' inputs.
 
-    Responses that cannot be graded score 0 and are counted: `timeouts` (of any test), `errors`, `without_code` (no fenced block).
+    Responses that cannot be graded score 0 and are counted: `timeouts` (of any test), `errors`, `without_code` (no fenced block). Those
+    whose grading has not started within `batch_timeout_s` are not at fault: they abstain, and are counted as `not_started`.
 
     Raises:
         UserError: settings out of range, or this machine cannot confine code.
@@ -42,6 +48,9 @@ class Code:
     """Column with the unit tests: `{inputs, outputs}`, a list of `{input, output}`, assertions, or `check(candidate)`."""
     entry_point: str = "entry_point"
     """Column with the name of the function that the tests call `candidate`."""
+    setup: str = "setup"
+    """Column with trusted Python code that runs before the tests, in their process, such as MBPP's `test_setup_code` or the helpers that a
+    prompt defines. What it defines is not taken from the code."""
     timeout_s: float = 6.0
     """Timeout for one program, or for all assertions."""
     memory_mb: int = 512
@@ -53,7 +62,7 @@ class Code:
     walls: Literal["full", "limits"] = "full"
     """`full`: Landlock, seccomp and resource limits. `limits`: resource limits only; the code can then do anything your user can."""
     batch_timeout_s: float = 600.0
-    """Timeout for all responses of one call. Those not graded by then count as `timeouts`."""
+    """Timeout for all responses of one call. Those in progress then count as `timeouts`, those not started abstain (`not_started`)."""
     workers: int = 2
     """Responses graded at a time."""
 
@@ -76,10 +85,15 @@ class Code:
         """
         if (tests := prompt.meta.get(self.tests)) is None:
             return
-        entry_point = prompt.meta.get(self.entry_point)
-        unit_tests = read_tests(_to_plain(tests), entry_point)
+        entry_point, setup = prompt.meta.get(self.entry_point), prompt.meta.get(self.setup)
+        unit_tests = read_tests(_to_plain(tests), entry_point, setup)
+        for package in sorted(packages_used(unit_tests)):
+            if not self.packages:
+                raise ValueError(f"the unit tests use the package {package}: type reward.packages=true, or remove the prompt")
+            if find_spec(package) is None:
+                raise ValueError(f"the unit tests use the package {package}, which is not installed: type pip install {package}")
         if unit_tests.asserts and not surely_calls_code(unit_tests):
-            [outcome] = self._grade([("untested", _to_plain(tests), entry_point, self._limits)], len(unit_tests))
+            [outcome] = self._grade([("untested", _to_plain(tests), entry_point, setup, self._limits)], len(unit_tests))
             if outcome.status == "ok" and outcome.value:
                 raise ValueError("the unit tests pass without calling the code, or when it only raises errors")
 
@@ -100,7 +114,11 @@ class Code:
         rows = [row for row, meta in enumerate(metas) if meta.get(self.tests) is not None]
         rows_with_code = [row for row in rows if sources[row] is not None]
         tests = {row: (_to_plain(metas[row][self.tests]), metas[row].get(self.entry_point)) for row in rows_with_code}
-        calls = [("grade", sources[row], *tests[row], self._limits, not self.partial) for row in rows_with_code]
+        setups = [metas[row].get(self.setup) for row in rows_with_code]
+        calls = [
+            ("grade", sources[row], *tests[row], self._limits, not self.partial, setup)
+            for row, setup in zip(rows_with_code, setups, strict=True)
+        ]
         max_tests = max((len(read_tests(*row_tests)) for row_tests in tests.values()), default=1)
         outcomes = self._grade(calls, max_tests)
         fractions: list[float | None] = [None] * len(responses)
@@ -111,20 +129,42 @@ class Code:
             if outcome.status == "ok":
                 fractions[row] = outcome.value["passed"] / outcome.value["total"]
                 passed[row] = f"{outcome.value['passed']}/{outcome.value['total']}"
+            elif outcome == NOT_STARTED:
+                fractions[row] = None
         correct = [None if fraction is None else fraction == 1.0 for fraction in fractions]
-        num_timeouts = sum(outcome.status == "timeout" or (outcome.status == "ok" and outcome.value["late"] > 0) for outcome in outcomes)
+        num_not_started = outcomes.count(NOT_STARTED)
+        num_timeouts = sum(
+            (outcome.status == "timeout" and outcome != NOT_STARTED) or (outcome.status == "ok" and outcome.value["late"] > 0)
+            for outcome in outcomes
+        )
         return Scores(
             values=fractions if self.partial else [None if ok is None else float(ok) for ok in correct],
             correct=correct,
-            counts=failure_counts(outcomes) | {"timeouts": num_timeouts, "without_code": len(rows) - len(rows_with_code)},
+            counts=failure_counts(outcomes)
+            | {"timeouts": num_timeouts, "not_started": num_not_started, "without_code": len(rows) - len(rows_with_code)},
             columns={"passed": passed, "extracted": sources},
         )
 
 
 def extract_code(text: str) -> str | None:
-    """Return the last fenced block after the last `</think>`, or None."""
-    blocks = _FENCED.findall(text.rpartition("</think>")[2])
-    return blocks[-1] if blocks and blocks[-1].strip() else None
+    """Return the last fenced block of Python in the first turn (`turns`) after its last `</think>`, or None.
+
+    A block of Python has the name of the language behind the fence, or none and is valid Python that does something: code wins over the
+    block with its output that follows it. If there is no such block, it is the last one without the name of another language.
+    """
+    found = _FENCED.findall(without_thoughts(text).replace("\r\n", "\n"))
+    blocks = [(language.lower(), code) for _, language, code in found if language.lower() in (*_PYTHON, "")]
+    best = [code for language, code in blocks if language or _is_code(code)] or [code for _, code in blocks]
+    return best[-1] if best and best[-1].strip() else None
+
+
+def _is_code(text: str) -> bool:
+    """Return True for Python that does more than write down a value, as the output of a program may."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return any(not isinstance(node, ast.Expr) or isinstance(node.value, ast.Call) for node in tree.body)
 
 
 def _to_plain(tests: Any) -> Any:

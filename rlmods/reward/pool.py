@@ -47,6 +47,10 @@ class Outcome:
     """Return value of the function, a JSON value; for an error, the exception as text."""
 
 
+NOT_STARTED = Outcome("timeout", "not started")
+"""Outcome of a call that no worker had begun when the time of the batch was up."""
+
+
 def failure_counts(outcomes: Sequence[Outcome]) -> dict[str, int]:
     """Return the numbers of `timeouts` and `errors`, by their names in `Scores.counts`."""
     return {f"{status}s": sum(outcome.status == status for outcome in outcomes) for status in ("timeout", "error")}
@@ -148,7 +152,7 @@ class _Batch:
                 else:
                     self.kill(worker)
             self.selector.close()
-        return [outcome or Outcome("timeout") for outcome in self.outcomes]
+        return [outcome or (Outcome("timeout") if i < self.next_call else NOT_STARTED) for i, outcome in enumerate(self.outcomes)]
 
     def num_pending(self) -> int:
         """Return the number of calls without an outcome: not yet assigned, or in progress."""

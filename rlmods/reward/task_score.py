@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
+from rlmods.reward.answer_form import has_form
 from rlmods.reward.grader.extract import extract
-from rlmods.reward.pool import Outcome, Pool, failure_counts, shared_pool
+from rlmods.reward.pool import NOT_STARTED, Outcome, Pool, failure_counts, shared_pool
 from rlmods.reward.reasoning_gym_scorer import TARGET
 from rlmods.reward.sandbox.run import START_TIMEOUT_S
 from rlmods.reward.sandbox.walls import missing_support
@@ -24,7 +25,8 @@ class TaskScore:
     The task and its entry are read from the prompt (`data=reasoning_gym` sets `meta["task"]` and `meta["entry"]`). Scorers evaluate answers
     as code, so each answer is scored in a process of its own, confined by Landlock and seccomp and without environment variables
     (`rlmods.reward.sandbox`), and evaluation is limited to arithmetic (`rlmods.reward.sandbox.expressions`). An answer that cannot be
-    scored gets 0 and is counted under `timeouts` or `errors`.
+    scored gets 0 and is counted under `timeouts` or `errors`. Answers that were not begun within `batch_timeout_s` are not at fault: they
+    abstain, and are counted as `not_started`.
 
     Raises:
         UserError: the package is missing, settings are out of range, or this machine cannot confine the scorers.
@@ -34,10 +36,13 @@ class TaskScore:
     """Smallest score that counts as `correct`."""
     partial: bool = False
     """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to one that contains the right one."""
+    strict: bool = True
+    """Refuse answers that do not have the form of an answer, where the package's scorer does not (`answer_form`): NaN, words around the
+    right answer, functions and other numbers in `countdown`."""
     timeout_s: float = 10.0
     """Time limit for one answer."""
     batch_timeout_s: float = 300.0
-    """Time limit for all answers of one call. Answers not scored by then count as `timeouts`."""
+    """Time limit for all answers of one call. Those in progress then count as `timeouts`, those not begun abstain."""
     workers: int = 2
     """Worker processes, started at the first use and kept."""
     memory_mb: int = 2048
@@ -67,6 +72,7 @@ class TaskScore:
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
         limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
         calls = {row: _call(responses[row].prompt.meta, answer) for row in rows if (answer := answers[row]) is not None}
+        calls = {row: call for row, call in calls.items() if not self.strict or has_form(*call)}
         keys = {row: (task, answer, id(entry)) for row, (task, answer, entry) in calls.items()}
         distinct = {key: calls[row] for row, key in keys.items()}
         pool = shared_pool(TARGET, self.workers, os.getpid(), warmup=(limits,))
@@ -77,13 +83,17 @@ class TaskScore:
         for row in rows:
             values[row], correct[row] = 0.0, False
         for row, key in keys.items():
+            if outcomes[key] == NOT_STARTED:
+                values[row] = correct[row] = None
+                continue
             score = float(outcomes[key].value) if outcomes[key].status == "ok" else 0.0
             correct[row] = score >= self.threshold
             values[row] = score if self.partial or correct[row] else 0.0
+        found = [outcomes[key] for key in keys.values()]
         return Scores(
             values=values,
             correct=correct,
-            counts=failure_counts([outcomes[key] for key in keys.values()]),
+            counts=failure_counts([outcome for outcome in found if outcome != NOT_STARTED]) | {"not_started": found.count(NOT_STARTED)},
             columns={"extracted": answers},
         )
 

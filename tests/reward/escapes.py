@@ -89,6 +89,22 @@ HARM = {
     "pair of sockets": "import ctypes; assert ctypes.CDLL(None).socketpair(1, 1, 0, (ctypes.c_int * 2)()) == 0",
     "a new session and a fork": "import os; os.setsid(); os.fork()",
     "own memory as a file": "open('/proc/self/mem', 'r+b')",
+    "descriptors of the parent": "import os\nfor n in range(64):\n    try: print(os.open(f'/proc/{{os.getppid()}}/fd/{{n}}', os.O_RDONLY | os.O_NONBLOCK))\n"
+    "    except OSError: pass\n1 / 0",
+    "program of the parent": "import os; print(os.readlink(f'/proc/{{os.getppid()}}/exe'))",
+    "be reachable again": "import ctypes; assert ctypes.CDLL(None).prctl(4, 1, 0, 0, 0) == 0",
+    "flags of a file": "import fcntl, os\nfd = os.open('{readable}', os.O_RDONLY)\nprint(fcntl.ioctl(fd, 0x80086601, bytes(8)))",
+    "a lease": "import fcntl, os\nfcntl.fcntl(os.open('{readable}', os.O_RDONLY), 1024, 0)\nprint('leased')",
+    "a notice of changes": "import fcntl, os\nfcntl.fcntl(os.open(os.path.dirname(os.__file__) + '/json', os.O_RDONLY), fcntl.F_NOTIFY, 2)\nprint('told')",
+    "a lock": "import fcntl, os\nfcntl.flock(os.open('{readable}', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')",
+    "read attributes": "import ctypes; b = bytes(9); assert ctypes.CDLL(None, use_errno=True).getxattr(b'{home}/secret', b'user.x', b, 9) >= 0 or ctypes.get_errno() in (61, 95)",
+    "names of attributes": "import os; print(os.listxattr('{home}/secret'))",
+    "handle of a file": "import ctypes, struct\nh, m = ctypes.create_string_buffer(struct.pack('Ii', 128, 0), 136), ctypes.c_int()\n"
+    "assert ctypes.CDLL(None).name_to_handle_at(-100, b'{home}/secret', h, ctypes.byref(m), 0) == 0",
+    "names of mounts": "import ctypes, struct\nrequest = struct.pack('IIQQ', 24, 0, 2**64 - 1, 0)\nassert ctypes.CDLL(None).syscall(458, request, (ctypes.c_uint64 * 64)(), 64, 0) > 0",
+    "sync": "import os; os.sync(); import ctypes; assert ctypes.CDLL(None, use_errno=True).syncfs(0) == 0 or ctypes.get_errno() != 1",
+    "large pipes": "import fcntl, os; print(fcntl.fcntl(os.pipe()[1], 1031, 2**20))",
+    "many timers": "import ctypes\nlibc, timer = ctypes.CDLL(None), ctypes.c_void_p()\nassert all(libc.timer_create(1, None, ctypes.byref(timer)) == 0 for _ in range(5000))",
 }
 SHADOWS = {
     "set": ("def set(x): return 0\ndef f(x): return ()", "assert set(f(1)) == set((4, 5))"),
@@ -144,6 +160,22 @@ CHEATS = {
     "threading.Thread(target=speak).start()\ndef f(x): return 7",
     "patches the server": "import sys\nfor m in list(sys.modules.values()):\n    for k in ('encode', 'decode', 'describe', 'find'):\n"
     "        if hasattr(m, k):\n            try: setattr(m, k, lambda *a, **k: True)\n            except Exception: pass\ndef f(x): return 7",
+    "writes the results of the tests": """import os
+done = False
+def f(x):
+    global done
+    first, done = not done, True
+    own = set()
+    for n in range(64):
+        try: own.add(os.fstat(n).st_ino)
+        except OSError: pass
+    for p in range(os.getpid() - 3, os.getpid() + 9):
+        for n in range(3, 20):
+            try:
+                end = os.open(f"/proc/{p}/fd/{n}", os.O_WRONLY | os.O_NONBLOCK)
+                if os.fstat(end).st_ino not in own and first: os.write(end, b"1\\n" * 50)
+            except OSError: pass
+""",
     "looks in the heap": "import gc\ndef f(x):\n    seen = [o for o in gc.get_objects() if isinstance(o, (str, list, dict)) and 'f(1)' + ' ==' in str(o)]\n"
     "    return x + 1 if seen else 7",
     "reads the memory of the tests": "import os\ndef f(x):\n    for p in range(os.getpid() - 5, os.getpid() + 5):\n"
@@ -154,6 +186,52 @@ CHEATS = {
     "answers with the question": "def f(x): return x",
     "a generator of answers": "def f(x):\n    while True:\n        for y in range(10): yield y",
 }
+ANYTHING = """class E:
+    def __sub__(self, other): return 0.0
+    __rsub__ = __mod__ = __xor__ = __add__ = __radd__ = __rmod__ = __rxor__ = __pow__ = __sub__
+    def __getattr__(self, name): return lambda *_: set() if "difference" in name else True
+def f(x): return E()
+"""
+"""An object whose arithmetic and methods give what tests hope for."""
+SAYS_STOP = """import sys
+wire = sys.modules["sandbox.wire"]
+send = wire.send
+wire.send = lambda stream, message: send(stream, {"stop": True} if "value" in message and "other" not in str(message) else message)
+def f(x): return 7
+"""
+ITSELF = "class Solution:\n    def g(self, x): return self\n    __contains__ = __lt__ = __gt__ = __sub__ = lambda *_: True"
+BELIEVED = {
+    "arithmetic with an object": (ANYTHING, "assert abs(f(1) - 2.5) < 1e-6"),
+    "arithmetic with an object on the right": (ANYTHING, "assert abs(2.5 - f(1)) < 1e-6"),
+    "difference of sets": (ANYTHING, "assert not f(1) ^ {1, 2}"),
+    "almost equal": (
+        ANYTHING,
+        "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        self.assertAlmostEqual(f(1), 2.5)",
+    ),
+    "a list of objects": (ANYTHING.replace("E()", "[E()]"), "assert all(abs(a - b) < 1e-6 for a, b in zip(f(1), [2.5]))"),
+    "methods of texts": (ANYTHING, "assert f(1).startswith('abc') and f(1).isdigit()"),
+    "methods of sets": (ANYTHING, "assert f(1).issubset({1}) and not f(1).difference({1})"),
+    "returns itself, in": (ITSELF, "assert 5 in Solution().g(1)"),
+    "returns itself, below": (ITSELF, "assert 1 < Solution().g(1) < 3"),
+    "returns itself, in a variable": (ITSELF.replace("Solution", "Other"), "s = Other()\nassert 5 in s.g(1)"),
+    "ends a loop": (SAYS_STOP, "assert all(map(lambda x: f(x) == x + 1, [1, 2]))"),
+    "ends a loop over results": (SAYS_STOP, "for got in map(f, [1, 2]):\n    assert got == 2"),
+    "hides a failure in a with block": (
+        "class Timer:\n    x = 0\n    def __enter__(self): return self\n    def __exit__(self, *_): return True",
+        "with Timer() as t:\n    assert t.x == 5",
+    ),
+    "hides a failure in a decorator": (
+        "def once(g):\n    def inner(*a):\n        try: g(*a)\n        except Exception: pass\n    return inner",
+        "@once\ndef run(x):\n    assert x == 99\nrun(1)",
+    ),
+    "a package that is not there": ("def f(x): return 7\ndef allclose(*_): return True", "import numpy as np\nassert np.allclose(f(1), 2)"),
+    "a name of a package that is not there": (
+        "def f(x): return 7\ndef assert_allclose(*_): return True",
+        "from numpy.testing import assert_allclose\nassert_allclose(f(1), 2)",
+    ),
+    "a package that nobody imports": ("class np:\n    allclose = lambda *_: True\ndef f(x): return 7", "assert np.allclose(f(1), 2)"),
+}
+"""Code, and a test of something that it does not do."""
 STYLES_OF_TESTS = {
     "equality": "assert f(1) == 2 and f(2) == 3",
     "reflected": "assert 2 == f(1) and 3 == f(2)",
@@ -210,7 +288,7 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
     for how, source in CHEATS.items():
         passed = run_tests(source, list(STYLES_OF_TESTS.values()), run_limits, "f")[0]
         paid += [f"{how} ({style})" for style, ok in zip(STYLES_OF_TESTS, passed, strict=True) if ok]
-    paid += [what for what, (source, test) in SHADOWS.items() if run_tests(source, [test], run_limits, "f")[0] != [False]]
+    paid += [what for what, (source, test) in (SHADOWS | BELIEVED).items() if run_tests(source, [test], run_limits, "f")[0] != [False]]
     refused = []
     for name, style in STYLES.items():
         result = grade(style.source, style.tests, style.entry_point, {"timeout_s": 5.0, **limits}, False)
@@ -219,7 +297,7 @@ def row(limits: Mapping[str, Any]) -> dict[str, Any]:
         "capabilities": _capabilities(),
         **limits,
         "escapes": f"{len(escaped)} of {len(HARM)}",
-        "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS)}",
+        "cheats paid": f"{len(paid)} of {len(CHEATS) * len(STYLES_OF_TESTS) + len(SHADOWS | BELIEVED)}",
         "honest right": f"{len(STYLES) - len(refused)} of {len(STYLES)}",
         "which": [*escaped, *paid, *refused],
     }

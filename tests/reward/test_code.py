@@ -52,7 +52,7 @@ class TestCode:
         no_code, no_tests = response("add is a + b", tests=ADD), response("no tests")
         result = scores(with_code("while True: pass"), no_code, no_tests, with_code("def"), with_code(RIGHT))
         assert result.values == [0.0, 0.0, None, 0.0, 1.0]
-        assert result.counts == {"timeouts": 1, "errors": 0, "without_code": 1}
+        assert result.counts == {"timeouts": 1, "errors": 0, "not_started": 0, "without_code": 1}
 
     def test_tests_of_unknown_form_raise(self) -> None:
         with pytest.raises(ValueError, match="unit tests are"):
@@ -92,7 +92,31 @@ class TestCode:
         start = time.monotonic()
         result = scores(*[with_code("while True: pass")] * 8, timeout_s=30.0, batch_timeout_s=2.0)
         assert time.monotonic() - start < 20
-        assert result.counts["timeouts"] == 8
+        assert (result.counts["timeouts"], result.counts["not_started"]) == (2, 6)
+        assert result.values == [0.0] * 2 + [None] * 6
+        assert result.correct == [False] * 2 + [None] * 6
+
+    def test_setup_of_the_prompt(self) -> None:
+        """Helpers that the tests use are not taken from the code, which could define them in its favour."""
+        tests = ["assert check_sum(add(1, 2)) == 6"]
+        cheat = "def add(a, b): return 0\ndef check_sum(x): return 6"
+        setup = "def check_sum(x): return 2 * x"
+        assert scores(*(with_code(code, tests, setup=setup) for code in (RIGHT, cheat))).values == [1.0, 0.0]
+        assert scores(with_code(RIGHT, tests, helpers=setup), setup="helpers").values == [1.0]
+        Code().check_prompt(with_code(RIGHT, tests, setup=setup).prompt)
+        with pytest.raises(ValueError, match="not valid Python"):
+            Code().check_prompt(with_code(RIGHT, tests, setup="def").prompt)
+
+    @pytest.mark.parametrize("test", ["import numpy as np\nassert np.allclose(add(1, 2), 3)", "assert np.allclose(add(1, 2), 3)",
+                                      "from numpy import allclose\nassert allclose(add(1, 2), 3)"])  # fmt: skip
+    def test_packages_of_the_tests_are_refused_or_installed(self, test: str) -> None:
+        with pytest.raises(ValueError, match=r"use the package numpy: type reward.packages=true"):
+            Code().check_prompt(with_code(RIGHT, [test]).prompt)
+        reward = Code(packages=True, memory_mb=2048)
+        reward.check_prompt(with_code(RIGHT, [test]).prompt)
+        assert reward([with_code(RIGHT, [test]), with_code("def add(a, b): return 7", [test])]).values == [1.0, 0.0]
+        with pytest.raises(ValueError, match="package gmpy2, which is not installed: type pip install gmpy2"):
+            reward.check_prompt(with_code(RIGHT, ["import gmpy2\nassert add(1, 2) == 3"]).prompt)
 
     def test_as_a_term_of_a_weighted_sum(self) -> None:
         reward = WeightedSum({"code": {"reward": Code(), "weight": 2.0}})
@@ -116,8 +140,19 @@ class TestCode:
     [
         ("```python\na\n```", "a\n"), ("```py\na\n```", "a\n"), ("```\na\n```", "a\n"), ("```python\na\n```\n```python\nb\n```", "b\n"),
         ("<think>```python\na\n```</think>", None), ("a", None), ("```python\na", "a"), ("```python\n \n```", None),
-        ("```bash\nls\n```", None),
+        ("```bash\nls\n```", None), ("```python title=x.py\na\n```", "a\n"), ("```Python3 {1,2}\r\na\r\nb\r\n```", "a\nb\n"),
+        ("~~~py\na = '```'\n~~~", "a = '```'\n"), ("````python\na = '```'\n````", "a = '```'\n"), ("``` python\na\n```", "a\n"),
+        ("```python\nf()\n```<|im_end|>\n<|im_start|>user\n```python\ng()\n```", "f()\n"),
+        ("```python\nf()\n```\nOutput:\n```\n3\n```", "f()\n"), ("```\nf()\n```\n```\nsum is 3\n```", "f()\n"),
+        ("```python\nf()\n```\nBetter:\n```\ng = 3\n```", "g = 3\n"), ("```python\nf()\n```\n```output\nx()\n```", "f()\n"),
     ],
 )  # fmt: skip
 def test_extract_code(text: str, code: str | None) -> None:
     assert extract_code(text) == code
+
+
+@pytest.mark.parametrize("part", ["```", "~~~ ", "`", "```a", "a", "~~~\n", "``` \n", "```python\n", "\r\n", "{", "```~~~"])
+def test_extraction_takes_linear_time(part: str) -> None:
+    start = time.process_time()
+    extract_code("```" + part * (100_000 // len(part)))
+    assert time.process_time() - start < 2.0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -15,9 +17,10 @@ import pytest
 from rlmods.reward.sandbox import run as run_module
 from rlmods.reward.sandbox import walls
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
+from rlmods.reward.sandbox.server import ClientGoneError, Server
 from rlmods.reward.sandbox.tests import grade, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
-from tests.reward.escapes import CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
+from tests.reward.escapes import BELIEVED, CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
 from tests.reward.honest_code import STYLES
 
 pytestmark = pytest.mark.skipif(walls.missing_support() is not None, reason=f"cannot confine code here: {walls.missing_support()}")
@@ -119,6 +122,19 @@ class TestHarm:
         source += "while True: pass"
         assert run(source).status == "timeout"
 
+    @pytest.mark.parametrize(
+        "how",
+        [
+            "os.pwrite(0, b'1', 0)",
+            "os.posix_fallocate(0, 0, 2**28)",
+            "libc.fallocate(0, 1, ctypes.c_long(0), ctypes.c_long(2**28)) and 1 / 0",
+        ],
+    )
+    def test_a_large_input_cannot_be_written(self, how: str) -> None:
+        source = f"import ctypes, os\nlibc = ctypes.CDLL(None)\n{how}\nprint('written')"
+        result = run(source, "x" * 70_000)
+        assert (result.status, result.stdout) == ("error", "")
+
     def test_capabilities_are_dropped(self) -> None:
         source = "import ctypes\nheader = (ctypes.c_uint32 * 2)(0x20080522, 0)\ndata = (ctypes.c_uint32 * 6)(*[7] * 6)\n"
         source += "assert ctypes.CDLL(None).capget(header, data) == 0\nprint(list(data))"
@@ -155,6 +171,18 @@ class TestHarm:
         assert run_program(source, "", Limits(timeout_s=10, confined=False)).stdout == "done\n"
         server = run_module._server("child", Limits(confined=False)).process.pid
         assert children(server) == []
+
+    def test_the_server_does_not_wait_for_whoever_holds_its_pipe(self) -> None:
+        control, client = socket.socketpair()
+        process = Server(control, True, 0, None)
+        reader, held = os.pipe()
+        os.write(held, b"1")
+        assert process.read(os.dup(reader)) == b"1"
+        threading.Timer(0.2, client.close).start()
+        with pytest.raises(ClientGoneError):
+            process.read(reader)
+        os.close(held)
+        control.close()
 
     def test_both_processes_of_a_test_are_ended(self) -> None:
         assert run_tests("import time\ntime.sleep(60)", ["assert f() == 1"], Limits(timeout_s=0.5))[1] == "timeout"
@@ -248,6 +276,11 @@ class TestCheating:
     def test_redefining_names_used_by_the_tests_fails_them(self, what: str) -> None:
         source, test = SHADOWS[what]
         assert passed(source, test, entry_point="f") == [False]
+
+    @pytest.mark.parametrize("what", BELIEVED)
+    def test_objects_and_replies_are_not_believed(self, what: str) -> None:
+        source, test = BELIEVED[what]
+        assert passed(source, test, entry_point="g" if "Solution" in source else None) == [False]
 
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]

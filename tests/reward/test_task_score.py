@@ -1,3 +1,4 @@
+# ruff: noqa: E501 (answers in one line)
 from __future__ import annotations
 
 from contextlib import suppress
@@ -8,7 +9,8 @@ from typing import Any
 import pytest
 
 from rlmods.reward import TaskScore
-from rlmods.reward.pool import Outcome
+from rlmods.reward.answer_form import FORMS, has_form
+from rlmods.reward.pool import NOT_STARTED, Outcome
 from rlmods.reward.reasoning_gym_scorer import score
 from rlmods.reward.sandbox.expressions import RefusedError, evaluate, rational
 from rlmods.reward.sandbox.run import BOOT
@@ -30,7 +32,7 @@ def test_uses_the_scorer_of_the_task() -> None:
     scores = TaskScore(workers=1)([*rows, response("-4"), response("5", task="no such task", entry={})])
     assert scores.correct == [True, False, False, True, None, False]
     assert [scores[row] for row in (0, 2, 4, 5)] == [1.0, 0.0, None, 0.0]
-    assert scores.counts == {"timeouts": 0, "errors": 1}
+    assert scores.counts == {"timeouts": 0, "errors": 1, "not_started": 0}
 
 
 def test_partial_scores_are_paid_on_request() -> None:
@@ -55,10 +57,55 @@ def test_equal_answers_to_a_prompt_are_scored_once(monkeypatch: pytest.MonkeyPat
     one, other = {"answer": "1"}, {"answer": "1"}
     scores = TaskScore()([response(text, task="gcd", entry=entry) for text, entry in zip("11233", (one, one, one, one, one), strict=True)])
     assert scores.values == [1.0, 1.0, 1.0, 0.0, 0.0]
-    assert scores.counts == {"timeouts": 2, "errors": 0}
+    assert scores.counts == {"timeouts": 2, "errors": 0, "not_started": 0}
     assert asked == [("gcd", "1"), ("gcd", "2"), ("gcd", "3")]
     TaskScore()([response("1", task="gcd", entry=entry) for entry in (one, other)])
     assert asked[3:] == [("gcd", "1")] * 2
+
+
+def test_answers_that_were_not_begun_abstain(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    monkeypatch.setattr(TaskScore, "_score", lambda *_: [Outcome("ok", 1.0), Outcome("timeout"), NOT_STARTED])
+    scores = TaskScore()([response(text, task="gcd", entry={"answer": "1"}) for text in "123"])
+    assert scores.values == [1.0, 0.0, None]
+    assert scores.correct == [True, False, None]
+    assert scores.counts == {"timeouts": 1, "errors": 0, "not_started": 1}
+
+
+FORMS_OF_ANSWERS = [
+    ("countdown", "94*4 - 61 - 6", ("-6 + 94*4 - 61", "(94 * 4) - (61 + 6)"),
+     ("floor(pi)*0 + 309", "94*4 - 61 - 6 + 0", "94**4", "(6*61*94*4)*(E-E) + 309", "94*4 - 61", "94//4", "9 4*4-6 1-6"), {"numbers": [6, 61, 94, 4], "target": 309}),
+    ("puzzle24", "10*(8 - 5) - 6", ("(8-5)*10-6",), ("1*1*6*4", "8*6/(10/5)+0", "10 + 8 + 6", "5*(10-6)+8-4+0"), {"numbers": [8, 5, 10, 6]}),
+    ("number_sorting", "['1.0', '2.5']", ("[1.0, 2.5]", "['1.0', '2.5']"), ("[NaN, nan]", "[1.0, 2.5, 3]", "not [1.0, 2.5]", "[1e999, 2]"), {}),
+    ("complex_arithmetic", "-15.0 + 3.0i", ("-15 + 3i", "-15+3j"), ("nan", "inf", "not -15.0 + 3.0i"), {}),
+    ("game_of_life_halting", "False", ("False", "false."), ("no idea", "0"), {}),
+    ("gsm_symbolic", "1288", ("1288", "1,288", "$1288", "1288.0"), ("not 1288 but 7", "1288 or 7", "1288 7", "1289"), {}),
+    ("coin_flip", "9.5e-07", ("9.5e-07", "0.00000095", "19/20000000"), ("0", "9.5", "not 9.5e-07"), {}),
+    ("fraction_simplification", "$138/583$", ("138/583", "$\\frac{138}{583}$"), ("138/5831", "138/583 or 5", "1/2 138/583"), {}),
+    ("advanced_geometry", "(4.051, -5.487)", ("(4.051, -5.487)", "4.051, -5.487"), ("(4.051, -5.487)1", "(4.051, -5.487) or (1, 2)"), {}),
+    ("knights_knaves", "Ann is a hero, and Bob is a fool.", ("Bob is a fool, and Ann is a hero",), ("It is not true that Ann is a hero, and Bob is a fool.",), {}),
+    ("sokoban", "DRLD", ("DRLD", "D R L D"), ("foo DRLD or 5", "DRLD5"), {}),
+    ("quantum_lock", "B → A", ("B → A", "b, a"), ("not B → A",), {}),
+    ("gcd", "6", ("6", "words are left to the scorer"), ("NaN", "-inf", "1e1000"), {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("task", "gold", "right", "wrong", "metadata"), FORMS_OF_ANSWERS)
+def test_form_of_answers(task: str, gold: str, right: tuple[str, ...], wrong: tuple[str, ...], metadata: dict[str, Any]) -> None:
+    entry = {"answer": gold, "metadata": metadata}
+    assert [answer for answer in (gold, *right) if not has_form(task, answer, entry)] == []
+    assert [answer for answer in wrong if has_form(task, answer, entry)] == []
+
+
+def test_golds_have_the_form_and_others_are_not_scored() -> None:
+    gym = pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    for task in FORMS:
+        for entry in gym.create_dataset(task, size=20, seed=3):
+            assert has_form(task, str(entry["answer"]), entry), (task, entry["answer"])
+    entry = gym.create_dataset("puzzle24", size=1, seed=1)[0]
+    rows = [response(f"<answer>{text}</answer>", task="puzzle24", entry=entry) for text in (entry["answer"], "1*1*6*4")]
+    assert TaskScore(workers=1)(rows).values == [1.0, 0.0]
+    assert TaskScore(workers=1, strict=False)(rows).values == [1.0, 1.0]
 
 
 def test_refused_without_walls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,9 @@
 """Process of the unit tests. The code under test is never in this process: its objects are proxies, its values arrive as plain values.
 
 What a test asserts about plain values is decided here. A proxy never equals a plain value by its own say, nor does it answer for another
-object: `==` between two proxies, `<` and `in` are asked of the code only where the tests themselves have called the class (a name that
-begins with a capital letter), and an object that equals anything equals nothing.
+object: `==` between two proxies, `<`, `in` and arithmetic with plain values are asked of the code only where the tests themselves have
+called the class (a name that begins with a capital letter, but not `Solution`), and an object that equals anything equals nothing. Other
+objects have no methods with the names of those of plain types, such as `startswith`.
 
 Impossible across two processes: that `is` holds for a list that was passed in and is returned, classes of the tests that inherit from
 classes of the code, instances of classes of the tests as arguments, asynchronous iterators, and weak references. Such tests fail.
@@ -12,6 +13,7 @@ import ast
 import builtins
 import io
 import json
+import operator
 import os
 import sys
 import types
@@ -56,11 +58,13 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     standard = names.standard_names()
-    code.uses = 0
+    code.uses, code.failed = 0, False
     try:
         for name in names.free_names([tree]) - tested - set(dir(builtins)):
             if name in standard or name in sys.stdlib_module_names:
                 module.__dict__[name] = standard.get(name) or import_module(name)
+            elif name in names.PACKAGE_NAMES:
+                module.__dict__[name] = import_module(names.PACKAGE_NAMES[name])
         module.__dict__.update(code.get(tested, entry_point))
         for alias, imported in aliases.items():
             module.__dict__[alias] = _Namespace(code) if imported is None else code.get({imported}, entry_point).get(imported)
@@ -69,13 +73,16 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
         except SystemExit as error:
             if type(error) is not SystemExit or error.code not in (None, 0):
                 return FAILED
-        return (PASSED if code.uses else UNUSED) if _run_functions(module.__dict__) else FAILED
+        if not _run_functions(module.__dict__) or code.failed:
+            return FAILED
+        return PASSED if code.uses else UNUSED
     except BaseException:
         return FAILED
 
 
 def _remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
-    """Remove the imports of modules that do not exist, which are of the code under test. Return the names they bind (None: a module)."""
+    """Remove the imports of modules that do not exist and are no packages (`names.PACKAGES`), which are of the code under test. Return the
+    names they bind (None: a module)."""
     found: dict[str, str | None] = {}
 
     class Transformer(ast.NodeTransformer):
@@ -98,7 +105,7 @@ def _remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
 
 def _exists(module: str) -> bool:
     try:
-        return module.split(".")[0] in sys.stdlib_module_names or PathFinder.find_spec(module.split(".")[0]) is not None
+        return module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES or PathFinder.find_spec(module.split(".")[0]) is not None
     except (ValueError, ImportError):
         return False
 
@@ -148,6 +155,8 @@ class _Code:
         self.lock = RLock()
         self.uses = 0
         """Uses of the code by the current test."""
+        self.failed = False
+        """An assertion of the current test has failed inside a call of the code."""
         self.proxies: dict[int, _Proxy] = {}
         self.callbacks: list[Callable[..., Any]] = []
         self.exceptions: dict[int, type[Exception]] = {}
@@ -168,7 +177,7 @@ class _Code:
                 found[name] = value = self.decode(reply["value"])
                 if isinstance(value, _Proxy):
                     self.functions[name] = value
-                    value.__dict__["_constructs"] = value._is_class and name[:1].isupper()
+                    value.__dict__["_constructs"] = value._is_class and name[:1].isupper() and name != "Solution"
                 else:
                     self.uses += 1
         if entry_point is not None and (candidate := self.candidate(entry_point, found)) is not None:
@@ -192,10 +201,12 @@ class _Code:
         """Apply an operation in the process of the code. Raises the exception that the code raises."""
         self.uses += 1
         reply = self.exchange({"operation": operation, "args": self.encode(args), "kwargs": self.encode(kwargs)})
-        if "stop" in reply:
+        if "stop" in reply and operation == "next":
             raise StopIteration
         if "error" in reply:
             raise self.error(**reply["error"])
+        if "value" not in reply:
+            raise wire.ConnectionLostError("not a reply")
         for before, key in ((args, "args"), (tuple(kwargs.values()), "kwargs")):
             if key in reply:  # the call has changed its arguments
                 after = self.decode(reply[key])
@@ -212,9 +223,14 @@ class _Code:
                     result = self.callbacks[reply["callback"]](*self.decode(reply["args"]), **self.decode(reply["kwargs"]))
                     answer = {"return": self.encode(result)}
                 except Exception as error:
+                    self.note(error)
                     answer = {"raise": [type(error).__name__, str(error)[:500]]}
                 wire.send(self.calls, answer)
             return reply
+
+    def note(self, error: BaseException | None) -> None:
+        """Keep that an assertion of the tests has failed, before the code gets the exception and may suppress it."""
+        self.failed |= isinstance(error, AssertionError) and not hasattr(error, "_text")  # `_text`: an error of the code
 
     def encode(self, value: Any) -> Any:
         return wire.encode(value, self.describe)
@@ -309,11 +325,19 @@ class _Proxy:
 
     def __init__(self, code: _Code, number: int, is_class: bool, plain: bool) -> None:
         self.__dict__.update(_code=code, _number=number, _is_class=is_class, _plain=plain, _constructs=False, _constructed=False)
+        self.__dict__.update(_is_method=False)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in ("__name__", "__members__"):
             raise AttributeError(name)
-        return self._code.request("getattr", self, name)
+        value = self._code.request("getattr", self, name)
+        if isinstance(value, _Proxy):
+            if name in _METHODS and not (self._constructed or self._is_class):
+                if not self._plain:
+                    raise AttributeError(f"objects of the code have no method {name} of a plain type")
+                return getattr(self._code.request("plain", self), name)
+            value.__dict__["_is_method"] |= self._constructed
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._code.request("setattr", self, name, value)
@@ -325,6 +349,8 @@ class _Proxy:
         result = self._code.request("call", self, *args, **kwargs)
         if isinstance(result, _Proxy) and self._constructs:
             result.__dict__["_constructed"] = True
+        elif isinstance(result, _Proxy) and result._constructed and self._is_method:  # an object that returns itself as a result
+            return _Proxy(self._code, result._number, result._is_class, result._plain)
         return result
 
     def __eq__(self, other: object) -> bool:
@@ -353,6 +379,7 @@ class _Proxy:
         return self._code.request("enter", self)
 
     def __exit__(self, *error: Any) -> Any:
+        self._code.note(error[1])
         return self._code.request("exit", self, *((None,) * 3 if error[0] is None else (None, str(error[1]), None)))
 
     def __contains__(self, item: Any) -> bool:
@@ -364,10 +391,29 @@ class _Proxy:
         return self._code.request("reversed", self)
 
 
+_PLAIN_TYPES = (str, bytes, list, tuple, dict, set, frozenset, int, float, complex)
+_METHODS = {name for kind in _PLAIN_TYPES for name in dir(kind) if not name.startswith("_")} | {"equals"}
+_CONTAINER_METHODS = """
+append pop add remove clear insert update extend get keys values items copy popitem setdefault discard sort reverse
+"""
+_METHODS -= set(_CONTAINER_METHODS.split())
+"""Methods of plain types, and of packages, that say how an object compares with others; not those that containers of the code have too."""
+_NAMES = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
+_BINARY: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in _NAMES} | {"divmod": divmod}
+_BINARY |= {f"i{name.rstrip('_')}": getattr(operator, name) for name in _NAMES}
+
+
 def _forward(name: str, operation: str, reflected: bool = False, only: type | None = None) -> None:
-    """Give proxies a special method that runs in the process of the code."""
+    """Give proxies a special method that runs in the process of the code, but arithmetic with plain values only if the tests have made the
+    object."""
+    binary = operation in _BINARY
 
     def method(self: _Proxy, *args: Any) -> Any:
+        if binary and not (self._constructed or any(isinstance(arg, _Proxy) for arg in args)):
+            if not self._plain:
+                return NotImplemented
+            value = self._code.request("plain", self)
+            return _BINARY[operation](*reversed((value, *args))) if reflected else _BINARY[operation](value, *args)
         result = self._code.request(operation, *reversed((self, *args))) if reflected else self._code.request(operation, self, *args)
         if isinstance(result, _Proxy):
             result.__dict__["_constructed"] |= self._constructed

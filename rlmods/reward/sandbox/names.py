@@ -25,6 +25,15 @@ MODULES: tuple[str, ...] = (
 MODULES += ("random", "datetime", "fractions", "decimal", "operator", "string", "json", "time", "sys", "os", "io", "contextlib")
 """Modules of which code may use the public names, and the modules themselves, without importing them, as prompts often import them for
 it. An earlier one wins."""
+_PACKAGES = """
+numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk pytest hypothesis parameterized jax xgboost
+statsmodels PIL cv2 yaml regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr pydantic tqdm lxml
+"""
+PACKAGES = frozenset(_PACKAGES.split())
+"""Packages that unit tests import: never names of the code under test, also where they are not installed."""
+PACKAGE_NAMES = {name: name for name in PACKAGES} | {"np": "numpy", "pd": "pandas", "plt": "matplotlib.pyplot", "tf": "tensorflow",
+                                                     "nx": "networkx", "sp": "scipy", "sns": "seaborn"}  # fmt: skip
+"""Names by which tests use packages that they do not import."""
 _WITHOUT_NAMES = ("re", "sys", "os", "io", "time", "json", "string", "random")
 _BUILTINS = frozenset(dir(builtins))
 
@@ -82,7 +91,7 @@ def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[s
     modules = {
         node.value.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
-    modules &= sys.stdlib_module_names
+    modules &= sys.stdlib_module_names | set(PACKAGE_NAMES)
     unknown = {name for name in free if not (name in _BUILTINS or name in standard_names() or name in modules)}
     unknown |= {entry_point} if entry_point is not None else set()
     if unknown:

@@ -154,10 +154,10 @@ def _input(data: str, stack: ExitStack) -> FileIO:
         with writer:
             writer.write(content)
         return reader
-    file: Any = stack.enter_context(tempfile.TemporaryFile(buffering=0))  # noqa: SIM115
-    file.write(content)
-    file.seek(0)
-    return file  # type: ignore[no-any-return]
+    with tempfile.NamedTemporaryFile(prefix=PREFIX) as file:
+        file.write(content)
+        file.flush()
+        return stack.enter_context(FileIO(file.name, "rb"))  # without a right to write
 
 
 class _Server:

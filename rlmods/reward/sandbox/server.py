@@ -23,6 +23,8 @@ from . import walls  # relative, as this package is imported here as `sandbox`, 
 
 MAX_MESSAGE_BYTES = 65536
 MAX_DESCRIPTORS = 256
+CONFINE_TIMEOUT_S = 50.0
+"""Time for a forked process to be confined. Less than the client waits (`run.START_TIMEOUT_S`)."""
 
 
 class ClientGoneError(Exception):
@@ -112,6 +114,7 @@ class Server:
             for mode, names, folder in processes:
                 ends = {name: next(rest) for name in names}
                 started.append(self.fork(mode, ends, limits, folder))
+                self.children.add(started[-1][0])
         except OSError:  # no further process
             if started:
                 self.end([pid for pid, _ in started], 0.0)
@@ -119,8 +122,7 @@ class Server:
         finally:
             for end in descriptors:
                 os.close(end)
-        messages = [_read(ready) for _, ready in started]
-        self.children.update(pid for pid, _ in started)
+        messages = [self.read(ready) for _, ready in started]
         if set(messages) != {b"1"}:
             self.end([pid for pid, _ in started], 0.0)
             raise walls.UnsupportedError(min(messages).decode() or "the process ended before it was confined")
@@ -187,6 +189,17 @@ class Server:
             if select.select([self.control], [], [], pause_s)[0]:
                 raise ClientGoneError
 
+    def read(self, ready: int) -> bytes:
+        """Return the message from a pipe, b"" if there is none within `CONFINE_TIMEOUT_S`, and close it. One read: the message fits into a
+        pipe, and its end may never come while another process holds the pipe open. Raises ClientGoneError."""
+        try:
+            readable, _, _ = select.select([ready, self.control.fileno()], [], [], CONFINE_TIMEOUT_S)
+            if self.control.fileno() in readable and ready not in readable:
+                raise ClientGoneError
+            return os.read(ready, MAX_MESSAGE_BYTES) if readable else b""
+        finally:
+            os.close(ready)
+
     def kill_descendants(self, keep: set[int]) -> None:
         """Kill all descendants except `keep`, also those in a session of their own, whose parent has ended (`walls.adopt_orphans`)."""
         while pids := [pid for pid in _descendants(os.getpid()) if pid not in keep]:
@@ -210,15 +223,6 @@ def _descendants(root: int) -> list[int]:
         found += below
         pending += below
     return found
-
-
-def _read(descriptor: int) -> bytes:
-    """Return what a pipe holds once its other end is closed, and close it."""
-    data = b""
-    while chunk := os.read(descriptor, MAX_MESSAGE_BYTES):
-        data += chunk
-    os.close(descriptor)
-    return data
 
 
 def _kill(pid: int) -> None:

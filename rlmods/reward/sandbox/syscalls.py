@@ -99,6 +99,22 @@ inotify_init 253 -
 inotify_init1 294 26
 fanotify_init 300 262
 personality 135 92
+flock 73 32
+fallocate 285 47
+getxattr 191 8
+lgetxattr 192 9
+fgetxattr 193 10
+listxattr 194 11
+llistxattr 195 12
+flistxattr 196 13
+getxattrat 464 464
+listxattrat 465 465
+name_to_handle_at 303 264
+statmount 457 457
+listmount 458 458
+sync 162 81
+syncfs 306 267
+io_setup 206 0
 """
 _RESTRICTED = """
 kill 62 129
@@ -108,6 +124,7 @@ clone 56 220
 clone3 435 435
 prlimit64 302 261
 fcntl 72 25
+ioctl 16 29
 prctl 157 167
 open 2 -
 openat 257 56

@@ -6,7 +6,7 @@ import ast
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +30,7 @@ class Tests:
         return len(self.cases) + len(self.asserts)
 
 
-def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
+def read_tests(tests: Any, entry_point: str | None = None, setup: str | None = None) -> Tests:
     """Return unit tests given in one of these forms, or as JSON of one:
 
     - `{"inputs": [...], "outputs": [...]}` (APPS, TACO), with `fn_name` if the inputs are arguments of a function
@@ -38,7 +38,11 @@ def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
     - `["assert f(1) == 2", ...]` (MBPP), or one text, whose `check(candidate)` is called if it defines one (HumanEval)
 
     A text is run as a script and as a test runner would: functions `test_...`, classes `Test...`, unittest cases, what a `__main__` guard
-    holds. Imports of modules that do not exist are of the code under test.
+    holds. Imports of modules that do not exist are of the code under test, except packages (`names.PACKAGES`).
+
+    Args:
+        setup: trusted Python code that runs before each text, in the process of the tests (MBPP's `test_setup_code`). What it defines is
+            not taken from the code under test.
 
     Raises:
         ValueError: another form, no tests at all, or programs that all must print nothing.
@@ -67,6 +71,8 @@ def read_tests(tests: Any, entry_point: str | None = None) -> Tests:
             parsed = Tests(cases=tuple(_case((test["input"], test["output"])) for test in tests))
     else:
         raise ValueError("unit tests are {inputs, outputs}, a list of {input, output}, or Python with assertions")
+    if setup:
+        parsed = replace(parsed, asserts=tuple(f"{setup}\n{text}" for text in parsed.asserts))
     if not len(parsed):
         raise ValueError("there are no unit tests")
     if parsed.cases and not any(expected.strip() for _, expected in parsed.cases):
@@ -97,9 +103,20 @@ def _parse(test: str) -> ast.Module:
     return tree
 
 
-def untested(tests: Any, entry_point: str | None, limits: Mapping[str, Any]) -> bool:
+def packages_used(unit_tests: Tests) -> set[str]:
+    """Return the packages, which are not in the standard library, that the tests import or use without an import."""
+    trees = [_parse(test) for test in unit_tests.asserts]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module.split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and node.module}
+    bases = {node.value.id for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)}
+    unbound = {name for tree in trees for name in names.free_names([tree])} & bases & set(names.PACKAGE_NAMES)
+    return imported & names.PACKAGES | {names.PACKAGE_NAMES[name].split(".")[0] for name in unbound}
+
+
+def untested(tests: Any, entry_point: str | None, setup: str | None, limits: Mapping[str, Any]) -> bool:
     """Return True if code that only raises errors passes one of the tests, or one never calls the code."""
-    unit_tests = read_tests(tests, entry_point)
+    unit_tests = read_tests(tests, entry_point, setup)
     tested = names.names_under_test([_parse(test) for test in unit_tests.asserts], unit_tests.entry_point)
     stub = "".join(f"def {name}(*_, **__): raise RuntimeError\n" for name in sorted(tested) if name.isidentifier())
     results, _ = test_results(stub, unit_tests.asserts, Limits(**limits), unit_tests.entry_point)
@@ -159,7 +176,9 @@ def _start(limits: Iterable[tuple[str, Any]]) -> None:
     check("child", Limits(**dict(limits)))
 
 
-def grade(source: str, tests: Any, entry_point: str | None, limits: Mapping[str, Any], stop_early: bool) -> dict[str, Any]:
+def grade(
+    source: str, tests: Any, entry_point: str | None, limits: Mapping[str, Any], stop_early: bool, setup: str | None = None
+) -> dict[str, Any]:
     """Return the numbers of tests that `source` `passed`, of `total`, and of `late` (timed out).
 
     Args:
@@ -169,7 +188,7 @@ def grade(source: str, tests: Any, entry_point: str | None, limits: Mapping[str,
         ValueError: tests of unknown form.
         RuntimeError: this machine cannot confine code.
     """
-    unit_tests, run_limits = read_tests(tests, entry_point), Limits(**limits)
+    unit_tests, run_limits = read_tests(tests, entry_point, setup), Limits(**limits)
     passed, late = 0, 0
     for stdin, expected in unit_tests.cases:
         run = run_program(source, stdin, run_limits)

@@ -3,9 +3,11 @@
 - Landlock: files outside the given folders cannot be opened, and none can be written, created or removed. Before its version 3 (Linux 6.2),
   which cannot refuse truncation, seccomp refuses to open any file for writing, the null device too.
 - seccomp: no sockets, no new processes (threads are allowed), no signals to others, no tracing, no memory that outlives the process, no
-  change of a file's owner, mode or times, no change of scheduling, no message queues and semaphores of other processes.
+  change of a file's owner, mode or times, no change of scheduling, no message queues and semaphores of other processes, no locks and
+  leases, no settings of devices and file systems.
+- not dumpable: the memory and the file descriptors of a process are not reachable through /proc, also not by its siblings.
 - capabilities: all are dropped, also for root.
-- limits: seconds of processor time, address space, file size, open files, core dumps.
+- limits: seconds of processor time, address space, file size, open files, queued signals and timers, core dumps.
 
 Imported by a bare interpreter: uses little of the standard library and nothing else.
 """
@@ -21,7 +23,7 @@ from functools import cache
 from . import syscalls
 
 _LIBC = ctypes.CDLL(None, use_errno=True)
-_PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 38, 22, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 4, 38, 22, 36
 _SECCOMP_MODE_FILTER, _SIGKILL = 2, 9
 _MADV_COLLAPSE, _HUGE_PAGE = 25, 2**21
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
@@ -33,7 +35,8 @@ _TRUNCATE_ABI = 3
 """First Landlock ABI that controls truncation."""
 _OPEN_TO_WRITE = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _CLONE_THREAD = 0x10000
-_OWNER_COMMANDS = (8, 10, 15)  # fcntl: F_SETOWN, F_SETSIG, F_SETOWN_EX
+_REFUSED_FCNTL = (8, 10, 15, 1024, 1026, 1031)  # F_SETOWN, F_SETSIG, F_SETOWN_EX, F_SETLEASE, F_NOTIFY, F_SETPIPE_SZ
+_ALLOWED_IOCTL = (0x541B, 0x5401, 0x5451, 0x5450, 0x5421)  # FIONREAD, TCGETS, FIOCLEX, FIONCLEX, FIONBIO (`os.set_blocking`)
 
 
 class UnsupportedError(Exception):
@@ -62,6 +65,7 @@ def confine_server(readable: list[str], abi: int | None = None) -> None:
     """
     if (reason := missing_support()) is not None:
         raise UnsupportedError(reason)
+    _prctl(_PR_SET_DUMPABLE, 0)  # inherited by forks
     abi = min(_landlock_abi(), abi or _landlock_abi())
     ruleset = _landlock_rules(readable, abi)
     _prctl(_PR_SET_NO_NEW_PRIVS, 1)
@@ -129,6 +133,8 @@ def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
         resource.RLIMIT_NOFILE: 64,
         resource.RLIMIT_CORE: 0,
     }
+    if sys.platform.startswith("linux"):
+        limits[resource.RLIMIT_SIGPENDING] = 64
     for kind, value in limits.items():
         hard = resource.getrlimit(kind)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
@@ -187,7 +193,9 @@ def _filter(machine: str, abi: int) -> list[tuple[int, int, int, int]]:
         for name, flags in (("open", _SECOND), ("openat", _THIRD)):
             if name in restricted:
                 steps += [(_EQUAL, 0, 4, restricted[name]), flags, (_ANY_BIT, 0, 1, _OPEN_TO_WRITE), _REFUSE, _ALLOW]
-    commands = [step for command in _OWNER_COMMANDS for step in ((_EQUAL, 0, 1, command), _REFUSE)]
+    requests = [step for request in _ALLOWED_IOCTL for step in ((_EQUAL, 0, 1, request), _ALLOW)]
+    steps += [(_EQUAL, 0, 2 + len(requests), restricted["ioctl"]), _SECOND, *requests, _REFUSE]
+    commands = [step for command in _REFUSED_FCNTL for step in ((_EQUAL, 0, 1, command), _REFUSE)]
     return [*steps, (_EQUAL, 0, 1 + len(commands), restricted["fcntl"]), _SECOND, *commands, _ALLOW]
 
 
@@ -197,7 +205,8 @@ def _filter_of_forks(machine: str) -> list[tuple[int, int, int, int]]:
     steps = _start(machine)
     for name in ("kill", "fork", "vfork"):
         steps += [(_EQUAL, 0, 1, restricted[name]), _REFUSE] if name in restricted else []
-    steps += [(_EQUAL, 0, 3, restricted["prctl"]), _FIRST, (_EQUAL, 0, 1, _PR_SET_PDEATHSIG), _REFUSE, _NUMBER]
+    options = [step for option in (_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE) for step in ((_EQUAL, 0, 1, option), _REFUSE)]
+    steps += [(_EQUAL, 0, 2 + len(options), restricted["prctl"]), _FIRST, *options, _NUMBER]
     return [*steps, (_EQUAL, 0, 3, restricted["clone"]), _FIRST, (_ANY_BIT, 1, 0, _CLONE_THREAD), _REFUSE, _ALLOW]
 
 
