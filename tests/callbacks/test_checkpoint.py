@@ -181,7 +181,7 @@ def test_sharded_checkpoint_is_a_folder(tmp_path: Path, monkeypatch: pytest.Monk
     def sharded(self: Trainer, path: Path, *args: Any, **options: Any) -> None:
         path.mkdir(parents=True)
         torch.save({"iteration": self.lightning_module.iteration, "loops": {}}, path / "meta.pt")
-        dcp.save({"weight": torch.zeros(1)}, checkpoint_id=path)
+        dcp.save({"weight": torch.zeros(1)}, checkpoint_id=path, no_dist=True)
 
     monkeypatch.setattr(Trainer, "save_checkpoint", sharded)
     fit(Tiny(), 3, [IterationCheckpoint(tmp_path / "checkpoints", every=1, keep=2)])
