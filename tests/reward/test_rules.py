@@ -6,19 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hydra import compose, initialize_config_dir
+from omegaconf import OmegaConf
 
 from rlmods.config.instantiate import instantiate
 from rlmods.reward import Accuracy, Rules
 from rlmods.types import UserError
 
-CONF = str(Path(__file__).parents[2] / "conf" / "reward")
+CONF = Path(__file__).parents[2] / "conf" / "reward"
 
 
 def reward(name: str, *overrides: str) -> Any:
-    with initialize_config_dir(CONF, version_base=None):
-        config = compose(name, overrides=[*overrides, "+rollout.max_tokens=8"])
-    del config.rollout
+    changes = [override.lstrip("+") for override in overrides]
+    config = OmegaConf.merge(OmegaConf.load(CONF / f"{name}.yaml"), OmegaConf.from_dotlist(changes))
     return instantiate(config, "reward")
 
 
