@@ -23,7 +23,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Batch
-from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress
+from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress, take_settings
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.policy import Policy
@@ -76,7 +76,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     """
     model, saved = (None, None) if source is None else find_policy(source, overrides)
     config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
-    settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
+    settings = take_settings(config, Settings)
     batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)

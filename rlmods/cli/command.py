@@ -10,27 +10,29 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.config_store import ConfigStore
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from rich import progress as bars
 from rich.console import Console
 
 from rlmods.cli.console import plain_errors, silence_libraries
-from rlmods.config import plugins
+from rlmods.config import compose, plugins
 from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
+from rlmods.config.plan import Plan
 from rlmods.config.received import read_received
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.jsonl import JsonlWriter, read_rows
 from rlmods.types import UserError
 
+S = TypeVar("S")
 INTERRUPTED = "interrupted: finished rows are saved; run the same command again to continue"
 PROGRESS_INTERVAL_S = 10.0
 """Time between two lines of progress where stderr is not a terminal."""
@@ -99,6 +101,24 @@ def configuration(
         raise user_error from error
     assert isinstance(config, DictConfig)
     return config
+
+
+def take_settings(config: DictConfig, kind: type[S]) -> S:
+    """Return the settings of a command from the configuration composed with them (`configuration`), and remove them there."""
+    with open_dict(config):
+        return kind(**{f.name: config.pop(f.name) for f in fields(kind)})  # type: ignore[arg-type]
+
+
+def compose_run(overrides: Sequence[str], kind: type[S]) -> tuple[Plan, DictConfig, S]:
+    """Compose the run that the overrides select, and return its parts, its configuration and the command's own settings.
+
+    Raises:
+        UserError: an invalid override, or a run that would not start.
+    """
+    config = configuration(overrides, settings=kind)
+    settings = take_settings(config, kind)
+    own = tuple(f"{f.name}=" for f in fields(kind))  # type: ignore[arg-type]
+    return compose.plan(config, {}, [override for override in overrides if not override.startswith(own)]), config, settings
 
 
 def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:

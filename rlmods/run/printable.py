@@ -14,3 +14,8 @@ def printable(text: str) -> str:
     A terminal executes control characters: `\\x1b[2J` clears the screen, and directional marks such as `\\u202e` change the order of what
     is shown."""
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in INVISIBLE and c not in "\n\t" else c for c in text)
+
+
+def one_line(text: str) -> str:
+    """Return `printable` text with newlines and tabs as escapes too."""
+    return printable(text).replace("\n", "\\n").replace("\t", "\\t")

@@ -26,8 +26,6 @@ PACKAGE = Path(__file__).resolve().parent
 BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import server; sys.path.pop(); server.main(int(sys.argv[2]))"
 ENVIRONMENT = {"HOME": "/", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 """All that a confined process finds in its environment."""
-HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
-"""Memory in huge pages for servers that have imported packages: a fork then copies few page tables, and takes a third of the time."""
 FILE_BYTES = 2**20
 """Largest file that can be written. With walls, none can; this applies to `confined=False`."""
 PIPE_BYTES = 65536
@@ -173,7 +171,7 @@ class _Server:
                 stdout=subprocess.DEVNULL,
                 stderr=self.errors,
                 cwd="/",
-                env=ENVIRONMENT | (HUGE_PAGES if module != "child" else {}),
+                env=ENVIRONMENT,
                 pass_fds=(other.fileno(),),
                 start_new_session=True,  # survives the kill of this process's group, to kill what it has started
             )

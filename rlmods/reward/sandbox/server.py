@@ -43,7 +43,6 @@ def main(control_fd: int) -> None:
         _open_standard_streams()
         gc.collect()
         gc.freeze()  # else a collection in a forked process would touch, and so copy, all objects of the server
-        walls.use_huge_pages()
         null = os.open(os.devnull, os.O_RDWR)
         if confined := config["readable"] is not None:
             walls.confine_server(config["readable"], config["abi"])
