@@ -7,6 +7,8 @@ it: 0 * NaN is NaN, in the value and in the gradient.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -118,12 +120,18 @@ def sum_over_ranks(x: Tensor) -> Tensor:
     return x
 
 
-def pack(lengths: RowInts, budget: int) -> list[Tensor]:
-    """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a longer row has its own chunk."""
+def pack(lengths: RowInts, budget: int, group: RowInts | None = None) -> list[Tensor]:
+    """Return row indices in chunks, longest first, with rows * longest row <= `budget` tokens in each; a longer row has its own chunk.
+
+    With `group`, the rows of a group follow each other, in the order of their longest."""
     order = lengths.argsort(descending=True, stable=True)
+    if group is not None:
+        rank = torch.empty_like(order).index_copy(0, order, torch.arange(len(order), device=order.device))
+        order = (group_reduce(rank.double(), group, "amin") * len(order) + rank).argsort()
     counts: list[int] = []
     longest = 0
     for length in lengths[order].tolist():
+        longest = max(longest, length)
         if counts and (counts[-1] + 1) * longest <= budget:
             counts[-1] += 1
         else:
@@ -136,14 +144,15 @@ def float32_linear(
     hidden: Float[Tensor, "... H"], weight: Float[Tensor, "V H"], bias: Float[Tensor, " V"] | None
 ) -> Float[Tensor, "... V"]:
     """Return `hidden weight^T + bias` in float32, also under autocast and with 16-bit weights."""
-    if _computes_float32(hidden, weight):
+    if is_exact(hidden, weight):
         return linear(hidden, weight, bias)
     logits: Tensor = _Linear.apply(hidden, weight)  # type: ignore[no-untyped-call]
     return logits if bias is None else logits + bias.float()
 
 
-def _computes_float32(hidden: Tensor, weight: Tensor) -> bool:
-    return weight.dtype == torch.float32 and not torch.is_autocast_enabled(hidden.device.type)
+def is_exact(hidden: Tensor, weight: Tensor) -> bool:
+    """Return True if a product with these weights is to be computed in their precision: neither autocast nor 16-bit weights."""
+    return weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(hidden.device.type)
 
 
 class _Linear(torch.autograd.Function):
@@ -166,10 +175,19 @@ class _Linear(torch.autograd.Function):
 
 
 def _matmul(a: Tensor, b: Tensor) -> Tensor:
+    with product_precision(a.device.type, exact=False):
+        return a.float() @ b.float()
+
+
+@contextmanager
+def product_precision(device: str, exact: bool) -> Iterator[None]:
+    """Compute products of float32 matrices exactly, or with 16-bit factors and float32 sums where the device has them: TF32 on GPUs,
+    bfloat16 on processors. Without autocast in both cases."""
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium")  # TF32 on GPUs, bfloat16 with float32 sums on processors that have it
+    if not exact:
+        torch.set_float32_matmul_precision("medium")
     try:
-        with torch.autocast(a.device.type, enabled=False):
-            return a.float() @ b.float()
+        with torch.autocast(device, enabled=False):
+            yield
     finally:
         torch.set_float32_matmul_precision(before)

@@ -48,6 +48,20 @@ def test_pack_covers_every_row_once_within_the_budget(sizes: list[int], budget: 
         assert (len(chunk) + 1) * int(lengths[chunk].max()) > budget, "the next row had room here"
 
 
+@few
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 4)), max_size=30), st.integers(1, 120))
+def test_pack_by_group(rows: list[tuple[int, int]], budget: int) -> None:
+    lengths, group = (torch.tensor([row[i] for row in rows], dtype=torch.long) for i in (0, 1))
+    chunks = pack(lengths, budget, group)
+    flat = [i for chunk in chunks for i in chunk.tolist()]
+    assert sorted(flat) == list(range(len(rows)))
+    assert all(len(chunk) == 1 or len(chunk) * int(lengths[chunk].max()) <= budget for chunk in chunks)
+    groups = [int(group[i]) for i in flat]
+    assert len(dict.fromkeys(groups)) == sum(a != b for a, b in zip(groups, [None, *groups], strict=False)), "a group is in one piece"
+    longest = [max(int(lengths[i]) for i in flat if int(group[i]) == g) for g in dict.fromkeys(groups)]
+    assert longest == sorted(longest, reverse=True)
+
+
 def test_pack_by_hand() -> None:
     assert [c.tolist() for c in pack(torch.tensor([3, 10, 3, 4]), 8)] == [[1], [3, 0], [2]]
 

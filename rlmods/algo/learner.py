@@ -81,7 +81,7 @@ class Learner(L.LightningModule):
         self.extensions: list[Extension] = []
         self.ranks, self.meter = Ranks(self), Meter()
         self.timer = PhaseTimer(self.notify)
-        self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget)
+        self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget, by_group=policy.packs)
         self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
         self.iteration = 0
         """Completed iterations."""

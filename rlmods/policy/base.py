@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +21,8 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.ops import float32_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
+from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
+from rlmods.policy.packing import Packing, gather, use_packed_attention, use_plain_attention
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
@@ -87,6 +90,11 @@ class Policy(TokenizerMixin, nn.Module):
         if gradient_checkpointing:
             checkpoint_activations(model, self.routers.checkpoint_contexts if self.is_mixture else None)
         _check_head(self)
+        self.packs = not self.is_mixture and use_packed_attention(model)
+        """True if forwards compute equal prompts once and no padding (`packing`)."""
+        if self.packs and not _packing_agrees(self):
+            self.packs = False
+            use_plain_attention(model)
 
     @property
     def device(self) -> torch.device:
@@ -127,10 +135,7 @@ class Policy(TokenizerMixin, nn.Module):
         if self.is_mixture:
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
-            packed = {} if positions is None else {"position_ids": positions}
-            hidden = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
-            scored = mask[:, 1:]
-            hidden, targets = hidden[:, :-1][scored], tokens[:, 1:][scored]
+            hidden, targets = self._states(tokens, mask, positions), tokens[:, 1:][mask[:, 1:]]
             outputs = self._score(hidden, targets, temperature, entropy, other)
             values = None if value_head is None else _scatter(value_head(hidden).squeeze(-1).float(), mask)
         logprobs, entropies, *divergence = (_scatter(x, mask) for x in outputs)
@@ -140,7 +145,23 @@ class Policy(TokenizerMixin, nn.Module):
         logits = None if trace.logits is None else tuple(trace.logits[layer] for layer in sorted(trace.logits))
         return output._replace(routed_experts=trace.stack_live(tokens), router_logits=logits)
 
+    def _states(self, tokens: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
+        """Return the last hidden state before each masked token, row by row."""
+        if self.packs and positions is None and not (self.training and self.training_dropout):
+            packing = Packing.of(tokens, mask)
+            # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
+            inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
+            hidden = self.model.base_model(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
+            return gather(hidden, packing.states)
+        packed = {} if positions is None else {"position_ids": positions}
+        padded: Tensor = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
+        return padded[:, :-1][mask[:, 1:]]
+
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool, other: Other | None) -> tuple[Tensor, ...]:
+        layer = self.model.get_output_embeddings()
+        if other is None and is_plain_linear(layer):
+            transform = replace(self.logit_transform, temperature=temperature)
+            return linear_logprobs(hidden, layer.weight, layer.bias, targets, transform, entropy_gradient=entropy)
         chunk_size = max(1, LOGITS_PER_CHUNK // self.model.get_output_embeddings().weight.shape[0] // (1 if other is None else 2))
         if len(targets) <= chunk_size:
             return self._score_chunk(hidden, targets, temperature, entropy, other)
@@ -175,7 +196,7 @@ class Policy(TokenizerMixin, nn.Module):
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
         """Return the logits of hidden states, with the scaling or capping that some architectures apply; float32 also under autocast."""
-        return self._transform_logits(float32_output(self.model.get_output_embeddings(), hidden))
+        return self.logit_transform(float32_output(self.model.get_output_embeddings(), hidden))
 
     def output_layer(self) -> Callable[[Tensor], Tensor]:
         """Return a function that equals `head` and can be called outside of this network's forward, by one rank alone. If the network is
@@ -189,19 +210,16 @@ class Policy(TokenizerMixin, nn.Module):
             # In the precision of the forward, which casts the float32 shards.
             parameters[:] = weight, bias = [None if x is None else x.to(hidden) for x in parameters]
             assert weight is not None
-            return self._transform_logits(float32_linear(hidden, weight, bias))
+            return self.logit_transform(float32_linear(hidden, weight, bias))
 
         return gathered
 
-    def _transform_logits(self, logits: Tensor) -> Tensor:
+    @property
+    def logit_transform(self) -> LogitTransform:
+        """What the architecture applies to the outputs of its output layer."""
         config = self.model.config.get_text_config()
-        if scale := getattr(config, "logit_scale", None):
-            logits = logits * scale
-        if scaling := getattr(config, "logits_scaling", None):
-            logits = logits / scaling
-        if cap := getattr(config, "final_logit_softcapping", None):
-            logits = cap * torch.tanh(logits / cap)
-        return logits
+        scale = (getattr(config, "logit_scale", None) or 1.0) / (getattr(config, "logits_scaling", None) or 1.0)
+        return LogitTransform(scale, getattr(config, "final_logit_softcapping", None) or 0.0)
 
     def next_logits(self, ids: TokenInts, **context: Any) -> Float[Tensor, "N V"]:
         """Return the logits after the last column. `context`: attention mask, position ids and cache, passed on to transformers."""
@@ -289,6 +307,29 @@ def _check_head(policy: Policy) -> None:
     if not torch.allclose(expected.float(), actual.float(), rtol=tolerance, atol=tolerance):
         name = type(policy.model).__name__
         raise UserError(f"policy: {name} transforms its logits after the output layer, which is not supported: choose another model")
+
+
+@torch.no_grad()
+def _packing_agrees(policy: Policy) -> bool:
+    """Return True if packed and padded rows have the same log-probabilities: the architecture passes the packing on to its attention, and
+    tokens see each other in no other way."""
+    if policy.device.type == "meta":
+        return False
+    size = policy.model.config.get_text_config().vocab_size
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=policy.device) % size
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=policy.device)
+    try:
+        packed = policy._states(tokens, mask, None).float()
+    except TypeError:  # forward without further arguments
+        return False
+    padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
+    tolerance = 1e-3 if policy.model.dtype == torch.float32 else 3e-2
+    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return True for a linear layer whose output is `x W^T + b` and nothing else: no adapter, and no hooks that see or change it."""
+    return type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
 
 
 def float32_output(layer: nn.Module, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:

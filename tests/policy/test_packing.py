@@ -1,0 +1,241 @@
+"""Forwards that compute equal prompts once and no padding, against forwards of padded rows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+from transformers import (
+    BloomConfig,
+    BloomForCausalLM,
+    Gemma3ForCausalLM,
+    Gemma3TextConfig,
+    MistralConfig,
+    MistralForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlmods.adapter import LoRA
+from rlmods.policy import Policy, packing
+from rlmods.policy.dropout import set_dropout
+from rlmods.policy.packing import IMPLEMENTATION, Packing, gather
+from rlmods.policy.tiny import character_tokenizer
+from tests.policy.test_base import SHAPE, gpt2, llama, seeded
+
+MODELS = {
+    "llama": llama,
+    "gpt2": gpt2,
+    "qwen2": lambda: seeded(Qwen2ForCausalLM, Qwen2Config(**SHAPE)),
+    "qwen3": lambda: seeded(Qwen3ForCausalLM, Qwen3Config(**SHAPE, head_dim=8)),
+    "mistral without a window": lambda: seeded(MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=None)),
+}
+PADDED = {
+    "a sliding window": lambda: seeded(MistralForCausalLM, MistralConfig(**SHAPE, sliding_window=4)),
+    "layers with a window": lambda: seeded(Gemma3ForCausalLM, Gemma3TextConfig(**SHAPE, head_dim=8, sliding_window=4)),
+    "attention without an interface": lambda: seeded(
+        BloomForCausalLM, BloomConfig(vocab_size=102, hidden_size=32, n_layer=2, n_head=4, bos_token_id=None, eos_token_id=1)
+    ),
+}
+
+
+def policy(model: Any = None, **options: Any) -> Policy:
+    made = Policy(llama() if model is None else model, character_tokenizer(), **options)
+    made.requires_grad_(True)
+    return made
+
+
+def groups(lengths: list[tuple[int, list[int]]], gaps: bool = False) -> tuple[Tensor, Tensor]:
+    """Return padded rows and their masks: for each (length of the prompt, lengths of its responses), rows that share the prompt."""
+    generator = torch.Generator().manual_seed(len(lengths))
+    width = max(prompt + response for prompt, responses in lengths for response in responses) + 2
+    tokens, masks = [], []
+    for prompt, responses in lengths:
+        shared = torch.randint(2, 102, (prompt,), generator=generator)
+        for response in responses:
+            row = torch.randint(2, 102, (width,), generator=generator)
+            row[:prompt] = shared
+            mask = torch.zeros(width, dtype=torch.bool)
+            mask[prompt : prompt + response] = True
+            if gaps and response > 2:
+                mask[prompt + 1] = False
+            tokens.append(row)
+            masks.append(mask)
+    order = torch.randperm(len(tokens), generator=generator)
+    return torch.stack(tokens)[order], torch.stack(masks)[order]
+
+
+RAGGED = groups([(5, [3, 9, 1]), (2, [4]), (8, [2, 2, 12, 6]), (1, [7])])
+
+
+def outputs(policy: Policy, tokens: Tensor, mask: Tensor, packs: bool) -> dict[str, Tensor]:
+    """Return log-probabilities, entropies, values and the gradient of a weighted sum of them, with or without packing."""
+    policy.packs = packs
+    policy.zero_grad()
+    torch.manual_seed(0)
+    head = torch.nn.Linear(policy.model.config.hidden_size, 1).to(policy.model.dtype)
+    found = policy(tokens, mask, temperature=0.7, entropy=True, value_head=head)
+    weights = torch.linspace(-1, 2, tokens.numel()).view(tokens.shape)
+    (weights * (found.logprobs + 0.3 * found.entropy + 0.1 * found.values)).sum().backward()
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    return {"logprobs": found.logprobs, "entropy": found.entropy, "values": found.values, "gradient": gradient}
+
+
+def check_equal(policy: Policy, tokens: Tensor, mask: Tensor, rtol: float = 2e-5) -> None:
+    packed, padded = (outputs(policy, tokens, mask, packs) for packs in (True, False))
+    assert padded["gradient"].norm() > 1e-3
+    for name, expected in padded.items():
+        torch.testing.assert_close(packed[name], expected, rtol=0, atol=rtol * float(expected.detach().abs().max()), msg=name)
+
+
+class TestEqualsPadded:
+    @pytest.mark.parametrize("name", MODELS)
+    def test_in_value_and_gradient(self, name: str) -> None:
+        made = policy(MODELS[name]())
+        assert made.packs
+        check_equal(made, *RAGGED)
+
+    @pytest.mark.parametrize("name", ["llama", "gpt2"])
+    def test_in_float64(self, name: str) -> None:
+        made = policy(MODELS[name]().double())
+        check_equal(made, *RAGGED, rtol=1e-6)
+
+    @given(
+        st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 11), min_size=1, max_size=4)), min_size=1, max_size=4),
+        st.booleans(),
+    )
+    def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
+        check_equal(policy(), *groups([(3, [4, 2]), *lengths], gaps))
+
+    def test_with_gradient_checkpointing(self) -> None:
+        made = policy(gradient_checkpointing=True)
+        expected = outputs(policy(), *RAGGED, packs=True)
+        made.train()
+        for name, x in outputs(made, *RAGGED, packs=True).items():
+            torch.testing.assert_close(x, expected[name], rtol=0, atol=0)
+
+    def test_with_an_adapter(self) -> None:
+        made = LoRA(rank=4, targets="all-linear")(Policy(llama(), character_tokenizer()))
+        for name, x in made.model.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(x, std=0.1, generator=torch.Generator().manual_seed(0))
+        assert made.packs
+        check_equal(made, *RAGGED)
+
+    def test_under_autocast(self) -> None:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            check_equal(policy(), *RAGGED, rtol=5e-2)
+
+    def test_rows_without_a_scored_token(self) -> None:
+        tokens, mask = RAGGED
+        some = mask.clone()
+        some[[0, 3, 4]] = False
+        check_equal(policy(), tokens, some)
+        made = policy()
+        found = made(tokens, torch.zeros_like(mask)).logprobs
+        assert not found.any()
+        found.sum().backward()
+        assert all(p.grad is not None and not p.grad.any() for p in made.model.model.layers.parameters())
+
+    def test_what_no_scored_token_depends_on_may_be_anything(self) -> None:
+        tokens, mask = RAGGED
+        made, changed = policy(), tokens.clone()
+        last = torch.where(mask, torch.arange(mask.shape[1]), 0).amax(1)
+        changed[torch.arange(mask.shape[1]) > last[:, None]] = 7
+        assert torch.equal(made(tokens, mask).logprobs, made(changed, mask).logprobs)
+
+    def test_the_order_of_the_rows_changes_nothing(self) -> None:
+        tokens, mask = RAGGED
+        made, order = policy(), torch.arange(len(tokens)).flip(0)
+        torch.testing.assert_close(made(tokens[order], mask[order]).logprobs, made(tokens, mask).logprobs[order], rtol=0, atol=2e-6)
+
+
+class TestWork:
+    def test_linear_layers_see_prompts_once_and_no_padding(self) -> None:
+        made, seen = policy(), []
+        made.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        made(*RAGGED)
+        assert seen == [(5 + 2 + 8 + 1) + (2 + 8 + 0) + 3 + (1 + 1 + 11 + 5) + 6]  # the last token of a response is not read
+
+    def test_prompts_that_differ_in_one_token_are_not_shared(self) -> None:
+        tokens, mask = groups([(6, [4, 4])])
+        assert len(Packing.of(tokens, mask)) == 6 + 3 + 3
+        tokens[1, 2] += 1
+        assert len(Packing.of(tokens, mask)) == 2 * (6 + 3)
+
+    def test_a_prompt_that_begins_like_another_is_not_shared(self) -> None:
+        tokens, mask = groups([(6, [4, 4])])
+        mask[1, 5] = True  # its prompt is one token shorter
+        assert len(Packing.of(tokens, mask)) == 9 + 9
+
+    def test_rows_of_similar_lengths_are_attended_together(self) -> None:
+        tokens, mask = groups([(1, [100, 90, 71, 20, 15, 3])])
+        assert [tuple(chunk.shape) for chunk in Packing.of(tokens, mask).chunks] == [(3, 100), (2, 20), (1, 3)]
+
+
+class TestSupport:
+    @pytest.mark.parametrize("name", PADDED)
+    def test_other_architectures_forward_padded_rows(self, name: str) -> None:
+        made = policy(PADDED[name]())
+        assert not made.packs
+        assert made.model.config._attn_implementation != IMPLEMENTATION
+        assert made(*RAGGED).logprobs.isfinite().all()
+
+    def test_eager_attention_forwards_padded_rows(self) -> None:
+        assert not policy(llama(attn_implementation="eager")).packs
+
+    def test_a_model_that_does_not_pass_the_packing_on_forwards_padded_rows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = llama()
+        forward = model.model.forward
+        monkeypatch.setattr(model.model, "forward", lambda *args, packing=None, **kwargs: forward(*args, **kwargs))
+        made = policy(model)
+        assert not made.packs
+        assert model.config._attn_implementation == "sdpa"
+
+    def test_dropout_is_drawn_for_every_row(self) -> None:
+        made = policy()
+        set_dropout(made, 0.5)
+        made.train()
+        seen: list[int] = []
+        made.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        made(*RAGGED)
+        assert seen == [RAGGED[0].numel()]
+
+    def test_an_export_has_no_trace_of_it(self, tmp_path: Path) -> None:
+        policy().export(tmp_path)
+        assert IMPLEMENTATION not in json.dumps(json.loads((tmp_path / "config.json").read_text()))
+
+    def test_a_copy_packs(self) -> None:
+        made = policy()
+        check_equal(made.frozen_copy().requires_grad_(True), *RAGGED)
+        assert copy.deepcopy(made).packs
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=20))
+def test_gather_adds_the_gradients_of_a_row(index: list[int]) -> None:
+    x = torch.randn(6, 3, dtype=torch.float64, requires_grad=True)
+    rows = torch.tensor(index).view(1, -1)
+    assert torch.equal(gather(x, rows), x[rows])
+    weights = torch.randn(1, len(index), 3, dtype=torch.float64)
+    [actual] = torch.autograd.grad((gather(x, rows) * weights).sum(), x)
+    [expected] = torch.autograd.grad((x[rows] * weights).sum(), x)
+    torch.testing.assert_close(actual, expected)
+
+
+def test_attention_without_a_packing_is_that_of_transformers() -> None:
+    """The same attention samples."""
+    module = llama().model.layers[0].self_attn
+    q, k, v = (torch.randn(2, heads, 5, 8) for heads in (4, 2, 2))
+    assert torch.equal(
+        packing.packed_attention(module, q, k, v, None, scaling=0.3)[0],
+        packing.sdpa_attention_forward(module, q, k, v, None, scaling=0.3)[0],
+    )
