@@ -326,6 +326,16 @@ class Surrogate:
 
 
 @dataclass(frozen=True, slots=True)
+class ImportanceWeights:
+    """Output of a `Correction`."""
+
+    weights: TokenFloats
+    """Factor of each token's objective, without a gradient; 1 in masked slots."""
+    outside: TokenMask
+    """True where the importance ratio is out of bounds, so that its weight is another number."""
+
+
+@dataclass(frozen=True, slots=True)
 class Totals:
     """Loss denominators of one optimizer step, summed over all its microbatches on all ranks. At least 1 each."""
 

@@ -55,6 +55,8 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     }
     if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(plan.settings, "surplus", "") == "keep":
         lines["iteration"] += "; surplus groups are carried over to the next one"
+    if (correction := plan.choices.get("correction", "none")) != "none":
+        lines["correction"] = f"{correction}: the objective is weighted by the probability under the trainer over that under the sampler"
     if num_ranks > 1:
         lines["iteration"] += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
     if not online and not learner.reference:
