@@ -198,7 +198,8 @@ class Experience(Rows):
     old_logprobs: TokenFloats
     """log pi_old, computed by the trainer with the parameters that sampled the row; NaN if not computed yet."""
     behavior_logprobs: TokenFloats
-    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`."""
+    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`, and
+    `correction` weights the objective by the ratio of the probabilities."""
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
