@@ -9,7 +9,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from rlmods.types import Credit, Prompt, Response, RowFloats, RowInts, RowMask, Scalar, Scores, Surrogate, TokenFloats, TokenMask, Totals
+from rlmods.types import (
+    Credit,
+    ImportanceWeights,
+    Prompt,
+    Response,
+    RowFloats,
+    RowInts,
+    RowMask,
+    Scalar,
+    Scores,
+    Surrogate,
+    TokenFloats,
+    TokenMask,
+    Totals,
+)
 
 
 @runtime_checkable
@@ -64,6 +78,15 @@ class KL(Protocol):
     """"loss": added to the loss. "reward": subtracted from the rewards."""
 
     def __call__(self, logprobs: TokenFloats, ref_logprobs: TokenFloats) -> TokenFloats: ...
+
+
+@runtime_checkable
+class Correction(Protocol):
+    """Weights the objective of each token where the sampler's distribution (`behavior_logprobs`) is not that of the trainer at the start of
+    the iteration (`old_logprobs`), as with another engine, a truncated distribution, or weights of an earlier iteration. The weights carry
+    no gradient. None: no weights."""
+
+    def __call__(self, old_logprobs: TokenFloats, behavior_logprobs: TokenFloats, mask: TokenMask) -> ImportanceWeights | None: ...
 
 
 @runtime_checkable

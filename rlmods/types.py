@@ -198,7 +198,8 @@ class Experience(Rows):
     old_logprobs: TokenFloats
     """log pi_old, computed by the trainer with the parameters that sampled the row; NaN if not computed yet."""
     behavior_logprobs: TokenFloats
-    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`."""
+    """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`, and
+    `correction` weights the objective by the ratio of the probabilities."""
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
@@ -323,6 +324,16 @@ class Surrogate:
     """Objective of each token, to be maximised."""
     clipped: TokenMask
     """True where clipping determined the objective and removed the gradient, before any averaging."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportanceWeights:
+    """Output of a `Correction`."""
+
+    weights: TokenFloats
+    """Factor of each token's objective, without a gradient; 1 in masked slots."""
+    outside: TokenMask
+    """True where the importance ratio is out of bounds, so that its weight is another number."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 from jaxtyping import install_import_hook
 
-CHECKED = ("types", "ops", "advantage", "ratio", "kl", "aggregation")
+CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
 
 import rlmods.config.schema  # noqa: E402, F401  (registers the settings, so that each test file can compose on its own)

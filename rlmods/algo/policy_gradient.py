@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
+from rlmods.correction import NoCorrection
 from rlmods.critic.loss import clip_range, value_loss
-from rlmods.protocols import KL, Advantage, Aggregation, Ratio, Sampling
+from rlmods.protocols import KL, Advantage, Aggregation, Correction, Ratio, Sampling
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
@@ -34,6 +35,7 @@ from rlmods.training.metrics import (
     correctness,
     lacks_correctness,
     log_advantages,
+    log_correction,
     log_critic,
     log_responses,
     log_update,
@@ -100,13 +102,17 @@ COUNTS = ("max_draws", "replay_staleness", "reference_every", "ptx_rows", "retir
 
 
 class PolicyGradient(Learner):
-    """Maximise `aggregate(ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the critic on the returns if there is one.
+    """Maximise `aggregate(w ratio(log pi - log pi_old, A) + c H - beta KL)`, and regress the critic on the returns if there is one.
+
+    w are the weights of `correction`, if there is one. They apply to the objective of the ratio alone, as in the papers: entropy, KL in the
+    loss and the value loss are not weighted.
 
     The parts are constructor arguments. A subclass documents the objective of a paper; its option in `conf/algo/` selects the parts.
     """
 
     groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups, "reference", "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "aggregation",
+        *Learner.groups, "reference", "router", "rollout", "reward", "sampling", "advantage", "critic", "kl", "ratio", "correction",
+        "aggregation",
     )  # fmt: skip
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
     samples_responses: ClassVar[bool] = True
@@ -122,6 +128,7 @@ class PolicyGradient(Learner):
         aggregation: Aggregation,
         reference: Any,
         router: Routing,
+        correction: Correction | None = None,
         **learner: Any,
     ) -> None:
         """
@@ -129,10 +136,12 @@ class PolicyGradient(Learner):
             critic: creates the value network from the policy, or None.
             reference: loads the reference, given the policy.
             router: treatment of the routers of a mixture of experts.
+            correction: weights of samples of another distribution; None: no weights.
             learner: arguments of `Learner`.
         """
         super().__init__(**learner)
         self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
+        self.correction = NoCorrection() if correction is None else correction
         self.credit = CreditAssignment(advantage)
         self.critic_config, self.critic = critic, critic(self.policy)
         self.full_kl = bool(getattr(kl, "needs_distributions", False))
@@ -394,7 +403,7 @@ class PolicyGradient(Learner):
         return len(plan), False
 
     def loss(self, micro: Experience, totals: Totals) -> Tensor:
-        """Return `-aggregate(objective + c H - beta KL)` of a microbatch, plus the value loss and the terms of extensions."""
+        """Return `-aggregate(w objective + c H - beta KL)` of a microbatch, plus the value loss and the terms of extensions."""
         c = self.entropy_coefficient
         other = self.scorer.other(micro, self.reference.policy, self.kl) if self.reference is not None and self.full_kl else None
         output = self.scorer.forward(micro, self.policy, entropy=c != 0, other=other, **self.loss_outputs)
@@ -404,6 +413,9 @@ class PolicyGradient(Learner):
         options = {"old_logprobs": old_logprobs} if getattr(self.ratio, "needs_old_logprobs", False) else {}
         surrogate = self.ratio(log_ratio, micro.advantages, micro.mask, **options)
         objective = surrogate.objective
+        if (correction := self.correction(old_logprobs, micro.behavior_logprobs, micro.mask)) is not None:
+            objective = correction.weights * objective
+            log_correction(self.meter, correction, micro.mask)
         if c:
             objective = objective + c * entropy
         kl = output.divergence

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 
@@ -13,8 +15,11 @@ class RFT(PolicyGradient):
     """Sample K responses, keep the correct and distinct ones, and train on them (arXiv:2308.01825; in rounds as ReST, arXiv:2308.08998).
 
     `1/sum|y| sum_i sum_t log pi(y_t)` over the accepted responses: supervised fine-tuning on the policy's own best responses. It needs
-    neither a ratio nor a baseline, and does not learn from incorrect responses.
+    neither a ratio nor a baseline, and does not learn from incorrect responses. Fine-tuning is the same on samples of any distribution, so
+    there is no `correction`.
     """
+
+    groups: ClassVar[tuple[str, ...]] = tuple(group for group in PolicyGradient.groups if group != "correction")
 
     def select(self, scores: Tensor, batch: Experience) -> Tensor:
         """`sampling` selects among distinct responses: of equal ones to a prompt, only the first is considered."""

@@ -29,7 +29,7 @@ DIVERGED = "training has diverged; the run is saved and stopped, try a smaller o
 CAUSES = {
     "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches a recurrent state, another "
     "temperature or top_p in the rollout, weights that it has not received, or other precision or expert routing; the run is saved and "
-    "stopped, type rollout=local, or another bound if the difference is intended"
+    "stopped, type rollout=local, or if the difference is intended correction=truncated and another bound"
 }
 """Likely causes and advice, by setting; `DIVERGED` for the others."""
 

@@ -50,6 +50,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
+        **_correction(plan),
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
     }
@@ -71,6 +72,12 @@ def _teacher(plan: Plan, learner: Any) -> dict[str, str]:
     model = learner.frozen.get("teacher")
     size = "" if model is None else f", {_millions(model.policy.parameters()):.1f}M parameters, frozen"
     return {"teacher": f"{plan.choices['teacher']}{size}" + (f", which sees {part.demonstration}" if part.demonstration else "")}
+
+
+def _correction(plan: Plan) -> dict[str, str]:
+    """Return the line of the off-policy correction, if there is one."""
+    option = plan.choices.get("correction", "none")
+    return {} if option == "none" else {"correction": f"{option}: the objective is weighted by pi_old (trainer) / pi_behavior (sampler)"}
 
 
 def _millions(parameters: Iterable[nn.Parameter], without: Iterable[nn.Parameter] = ()) -> float:

@@ -29,7 +29,7 @@ from rlmods.types import Prompt, UserError
 
 PARTS = (
     "reference", "teacher", "router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl",
-    "ratio", "aggregation",
+    "ratio", "correction", "aggregation",
 )  # fmt: skip
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (

@@ -34,8 +34,9 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     """
     algo = choices.get("algo", config.algo.name)
     groups = {group: option for group, option in recipe(algo).items() if group in config}
-    # Papers do not change the routing of their models, and their reference is the policy that training starts from.
-    groups = {group: option for group, option in (("reference", "policy"), ("router", "free")) if group in algorithm.groups} | groups
+    # Papers do not change the routing of their models, their reference is the policy that training starts from, and it also samples.
+    common = {"reference": "policy", "router": "free", "correction": "none"}
+    groups = {group: option for group, option in common.items() if group in algorithm.groups} | groups
     departures = [f"{group}={choices[group]}" for group, option in groups.items() if choices.get(group, option) != option]
     for group, option in groups.items():
         if (declared := _defaults(group, choices.get(group, option))) is not None:

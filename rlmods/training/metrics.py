@@ -20,7 +20,7 @@ from torchmetrics import Metric, SumMetric
 
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.ops import constant_group, group_reduce, masked_mean
-from rlmods.types import Experience, Response, Scores
+from rlmods.types import Experience, ImportanceWeights, Response, Scores
 
 
 class Mean(Metric):
@@ -65,7 +65,34 @@ class Maximum(Metric):
         return torch.stack([self.max, self.count])
 
 
-IDENTITY: dict[type[Metric], tuple[Any, ...]] = {Mean: (0.0, 0.0), Maximum: (-torch.inf, 0.0), SumMetric: (0.0,)}
+class EffectiveFraction(Metric):
+    """Effective sample size of weights as a fraction of their number n, (sum w)^2 / (n sum w^2) (Kish 1965), and n.
+
+    1 for equal weights, 1 / n if only one of them is not 0, 0 if all are 0."""
+
+    full_state_update = False
+    sum: Tensor
+    squares: Tensor
+    count: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ("sum", "squares", "count"):
+            self.add_state(name, torch.tensor(0.0, dtype=torch.float64), dist_reduce_fx="sum")
+
+    def update(self, sum: Tensor | float, squares: Tensor | float, count: Tensor | float) -> None:
+        self.sum += sum
+        self.squares += squares
+        self.count += count
+
+    def compute(self) -> Tensor:
+        fraction = self.sum.square() / (self.count * self.squares)
+        return torch.stack([torch.where(self.squares == 0, 0.0, fraction), self.count])
+
+
+IDENTITY: dict[type[Metric], tuple[Any, ...]] = {
+    Mean: (0.0, 0.0), Maximum: (-torch.inf, 0.0), EffectiveFraction: (0.0, 0.0, 0.0), SumMetric: (0.0,),
+}  # fmt: skip
 """Identity update per metric type."""
 
 
@@ -88,6 +115,11 @@ class Meter:
         """Add the elements of `x` where `where` is True to the maximum called `name`."""
         x = torch.where(where, x.detach().double(), -torch.inf)
         self._get(name, Maximum).update(x.max() if x.numel() else -torch.inf, where.sum())
+
+    def effective_fraction(self, name: str, weights: Tensor, where: Tensor) -> None:
+        """Add the weights where `where` is True to the effective fraction called `name`."""
+        weights = torch.where(where, weights.detach().double(), 0.0)
+        self._get(name, EffectiveFraction).update(weights.sum(), weights.square().sum(), where.sum())
 
     def sum(self, name: str, value: int) -> None:
         """Add `value` to the sum called `name`."""
@@ -260,6 +292,16 @@ def log_update(
     if compare_sampler:
         meter.mean("train/sampler_logprob_gap", (old_logprobs - micro.behavior_logprobs).abs(), mask)
     return torch.stack([torch.where(fresh, kl, 0.0).double().sum(), fresh.sum().double()])
+
+
+def log_correction(meter: Meter, correction: ImportanceWeights, mask: Tensor) -> None:
+    """Log the weights of one microbatch: their mean, the fractions of tokens whose ratio is out of bounds and whose weight is a bound
+    (truncated) or 0 (masked), and the effective sample size as a fraction of the tokens."""
+    weights, outside = correction.weights, correction.outside
+    meter.mean("train/correction_mean", weights, mask)
+    meter.mean("train/correction_truncated", (outside & (weights != 0)).double(), mask)
+    meter.mean("train/correction_masked", (outside & (weights == 0)).double(), mask)
+    meter.effective_fraction("train/correction_ess", weights, mask)
 
 
 def log_critic(meter: Meter, returns: Tensor, values: Tensor, mask: Tensor, ranks: Ranks) -> None:

@@ -46,6 +46,11 @@ def test_sizes_of_an_iteration(tmp_path: Path) -> None:
     assert "16 iterations = 2 passes over the data" in text
 
 
+def test_a_correction_is_explained(tmp_path: Path) -> None:
+    assert "correction truncated: the objective is weighted" in table(tmp_path, "correction=truncated")
+    assert "correction none" not in table(tmp_path, "algo=dapo")
+
+
 def test_networks(tmp_path: Path) -> None:
     text = table(tmp_path, "algo=ppo", "critic=separate")
     assert "critic 0.0M parameters more" in text

@@ -157,6 +157,9 @@ class TestLabel:
             (("algo=dpo", "algo.sft_coefficient=0.5"), "dpo[algo.sft_coefficient=0.5]"),
             (("algo=online_dpo", "algo.reference_every=5"), "online_dpo[algo.reference_every=5]"),
             (("algo=reward_model", "algo.centre=0.01"), "reward_model[algo.centre=0.01]"),
+            (("correction=none",), "dapo"),
+            (("correction=truncated",), "dapo[correction=truncated]"),
+            (("algo=ppo", "correction=masked", "correction.low=0.0"), "ppo[correction=masked,correction.low=0.0]"),
         ],
     )
     def test_names_what_departs_from_the_paper(self, typed: tuple[str, ...], label: str) -> None:
@@ -443,8 +446,9 @@ RULES = {
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "truncation": [
-        (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0"),
-        (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0"),
+        (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
+        (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
+        (("algo=rft", "rollout.top_k=5"), "type rollout.top_p=1 rollout.top_k=0 (validation"),
     ],
 }
 
@@ -475,12 +479,22 @@ class TestRules:
             ("algo=ppo", "sampling=dynamic", "batch.samples=4"),
             ("algo=rft", "batch.samples=1"),
             ("algo=ppo", "advantage=gae", "sampling=best_of"),
+            ("rollout.top_p=0.9", "correction=truncated"),
+            ("algo=grpo", "rollout.top_k=5", "correction=masked", "correction.level=sequence"),
         ],
     )
     def test_not_refused(self, typed: tuple[str, ...]) -> None:
         if "reward.terms.process.weight=0.0" in typed:
             typed = (*typed, "reward.terms.process.reward.model=an/other")
         assert plan(*typed).parts
+
+    @pytest.mark.parametrize("algo", ["rft", "sft", "dpo", "online_dpo", "gkd"])
+    def test_only_policy_gradients_have_a_correction(self, algo: str) -> None:
+        assert refused(f"algo={algo}", "correction=truncated").startswith(f"algo={algo} does not use correction: drop correction=truncated")
+
+    def test_bounds_of_a_correction_are_checked_by_name(self) -> None:
+        assert refused("correction=truncated", "correction.high=0.5") == "correction.high=0.5: must be at least 1"
+        assert refused("correction=masked", "correction.low=2.0") == "correction.low=2.0: must be between 0 and 1"
 
     def test_graded(self, tmp_path: Path) -> None:
         file = tmp_path / "code.jsonl"

@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "ramp kl": ("algo=grpo", *OFF_POLICY, "kl=ramp"),
     "target kl": ("algo=ppo", "batch.epochs=4", "batch.minibatches=2", "optimizer.lr=3e-3", "algo.target_kl=0.01"),
     "entropy control": ("algo=dapo", *OFF_POLICY, "algo.target_entropy=0.5", "algo.entropy_coefficient=0.01"),
+    "corrected": ("algo=dapo", *OFF_POLICY, "rollout.top_p=0.8", "correction=truncated", "callbacks.guard.max_sampler_gap=null"),
     "reward scale": ("algo=reinforce", *OFF_POLICY, "algo.normalize_reward=true", "algo.clip_reward=2"),
     "overlong filter": ("algo=dapo", *OFF_POLICY, "algo.overlong_filter=true", "rollout.max_tokens=5"),
     "dynamic carry-over": ("algo=dapo", *OFF_POLICY, "batch.samples=8", "algo.surplus=keep"),

@@ -44,16 +44,17 @@ BASE = (
     "algo=policy_gradient", "policy.pretrained=false", "policy.hidden_size=16", "policy.num_layers=1", "rollout.max_tokens=6",
     "data.num_train=16", "data.num_val=2", "data.level=1", "batch.prompts=4", "batch.samples=4", "batch.minibatches=2",
     "batch.max_norm=inf", "validation.every=null", "sampling=fixed", "ratio=none", "kl=none", "advantage=group_norm",
-    "aggregation=token_mean", "critic=none",
+    "aggregation=token_mean", "correction=none", "critic=none",
 )  # fmt: skip
 DEFAULTS = {
     "advantage": "group_norm", "ratio": "none", "kl": "none", "aggregation": "token_mean", "sampling": "fixed", "critic": "none",
-    "reward": "accuracy", "adapter": "none", "reference": "policy", "schedule": "constant",
+    "correction": "none", "reward": "accuracy", "adapter": "none", "reference": "policy", "schedule": "constant",
 }  # fmt: skip
 """Groups of the sweep, with the option that `swap` compares with."""
 WIDE = ("reward", "adapter", "reference", "schedule")
-CORE = ("advantage", "ratio", "kl", "aggregation", "sampling", "critic")
+CORE = ("advantage", "ratio", "kl", "correction", "aggregation", "sampling", "critic")
 PROCESS = ("reward=process", "reward.terms.process.reward.model={process}", "reward.terms.process.reward.separator=a", "batch.prompts=16")
+SHIFTED = ("rollout._target_=tests.correction.rollouts.Shifted",)
 GYM = ("data=reasoning_gym", "data.chat=false", "data.num_train=16", "data.num_val=2")
 ROWS = ("data=jsonl", "data.train={rows}", "data.num_val=2")
 COMPANIONS: dict[str, tuple[str, ...]] = {
@@ -65,6 +66,7 @@ COMPANIONS: dict[str, tuple[str, ...]] = {
     "advantage=process_outcome": (*PROCESS, "+reward@reward.terms.length.reward=length"),
     "ratio=dppo": ("ratio.low=0.0005", "ratio.high=0.0005"),
     "ratio=cispo": ("ratio.high=0.01",),
+    **dict.fromkeys(("correction=none", "correction=truncated", "correction=masked"), SHIFTED),
     "critic=separate": ("advantage=gae",),
     "critic=shared": ("advantage=gae",),
     "aggregation=fixed_length": ("aggregation.length=6",),

@@ -222,6 +222,27 @@ def dppo(
     return objective, decided
 
 
+# corrections
+
+
+def correction(
+    old: Tensor, behavior: Tensor, mask: Tensor, level: str, low: float, high: float, masks: bool
+) -> tuple[Field, set[tuple[int, int]]]:
+    """The weights min(rho, high), or rho within the bounds and 0 outside, and the slots outside of them."""
+    weights: Field = {}
+    outside = set()
+    for i, ts in enumerate(true_slots(mask)):
+        for t in ts:
+            rho = 1.0
+            for u in ts if level == "sequence" else [t]:
+                rho *= exp(float(old[i, u])) / exp(float(behavior[i, u]))
+            is_outside = rho > high or (masks and rho < low)
+            if is_outside:
+                outside.add((i, t))
+            weights[i, t] = torch.tensor((0.0 if masks else high) if is_outside else rho, dtype=torch.float64)
+    return weights, outside
+
+
 # aggregations
 
 

@@ -36,6 +36,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "dapo second pass": ("algo=dapo", *ONLINE, "validation.samples=0", "data.num_train=8"),
     "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
     "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
+    "dapo corrected": ("algo=dapo", *ONLINE, "rollout.top_p=0.6", "correction=masked", "correction.low=0.8"),
     "ppo overlong": ("algo=ppo", *ONLINE, "algo.overlong_filter=true", "rollout.max_tokens=6"),
     "reinforce_pp overlong": ("algo=reinforce_pp", *ONLINE, "algo.overlong_filter=true", "rollout.max_tokens=6"),
     "grpo kl in the reward": ("algo=grpo", *ONLINE, "kl=reward", "kl.coefficient=0.5"),
@@ -89,7 +90,7 @@ ORDERS = [
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [
     "reinforce", "reinforce_pp", "reinforce_pp overlong", "ppo overlong", "dapo sequence_mean", "dapo fixed_length", "dapo second pass",
-    "dpo ipo", "reward_model ranking",
+    "dapo corrected", "dpo ipo", "reward_model ranking",
 ]  # fmt: skip
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [

@@ -64,6 +64,24 @@ class TestMaximum:
         assert meter.compute() == {"x": 2.0}
 
 
+class TestEffectiveFraction:
+    @pytest.mark.parametrize(
+        ("weights", "expected"), [([0.3] * 5, 1.0), ([0.0, 0.0, 2.0, 0.0], 0.25), ([1.0, 3.0], 0.8), ([0.0, 0.0], 0.0)]
+    )
+    def test_is_that_of_kish(self, weights: list[float], expected: float) -> None:
+        meter = Meter()
+        meter.effective_fraction("x", torch.tensor(weights), torch.ones(len(weights), dtype=torch.bool))
+        assert meter.compute() == {"x": pytest.approx(expected)}
+
+    def test_over_microbatches_is_that_of_all_weights(self) -> None:
+        """Not the mean of their own ones, which are 1."""
+        meter = Meter()
+        meter.effective_fraction("x", torch.tensor([[1.0, math.nan]]), torch.tensor([[True, False]]))
+        meter.effective_fraction("x", torch.tensor([[3.0]]), torch.tensor([[True]]))
+        meter.effective_fraction("x", torch.tensor([[math.inf]]), torch.tensor([[False]]))
+        assert meter.compute() == {"x": pytest.approx(0.8)}
+
+
 @pytest.mark.parametrize("value", [math.inf, math.nan])
 def test_what_is_not_finite_stays(value: float) -> None:
     """The guard has to see it; only -inf stands for no element."""

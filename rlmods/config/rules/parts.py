@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rlmods.config.plan import Plan
+from rlmods.correction import NoCorrection
 from rlmods.reward import Neural
 
 
@@ -105,13 +106,14 @@ def temperature(plan: Plan) -> str | None:
 
 
 def truncation(plan: Plan) -> str | None:
-    rollout = plan.parts.get("rollout")
-    if "ratio" in plan.parts and (getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0):
-        return (
-            "rollout.top_p and rollout.top_k sample from another distribution than the one that is trained: "
-            "type rollout.top_p=1 rollout.top_k=0 (validation has its own settings)"
-        )
-    return None
+    rollout, correction = plan.parts.get("rollout"), plan.parts.get("correction")
+    if "ratio" not in plan.parts or not (getattr(rollout, "top_p", 1.0) < 1 or getattr(rollout, "top_k", 0) > 0):
+        return None
+    if correction is not None and not isinstance(correction, NoCorrection):
+        return None
+    weighted = "" if correction is None else ", or correction=truncated"
+    problem = "rollout.top_p and rollout.top_k sample from another distribution than the one that is trained"
+    return f"{problem}: type rollout.top_p=1 rollout.top_k=0{weighted} (validation has its own settings)"
 
 
 def router(plan: Plan) -> str | None:
