@@ -50,6 +50,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         "iteration": size,
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
+        **_forward(learner),
         **_correction(plan),
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
@@ -63,6 +64,12 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     for name, value in lines.items():
         table.add_row(f"[bold]{name}", value)
     (console or Console()).print(table)
+
+
+def _forward(learner: Any) -> dict[str, str]:
+    """Return the line of the policy's forwards, if it is trained."""
+    shared, padded = "each prompt once for all its responses, no padding", "padded rows: this model's attention cannot share a prompt"
+    return {"forward": shared if learner.policy.packs else padded} if "policy" in learner.networks else {}
 
 
 def _teacher(plan: Plan, learner: Any) -> dict[str, str]:

@@ -185,8 +185,8 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     Weights outside of blocks: O; of the largest block: B. FSDP gathers O + 2 B (one block is prefetched), all weights in generation, and
     in backward holds unreduced gradients of O + B and a float32 copy of the larger while it is sent. Autocast saves 16-bit casts of all
     weights for backward, 2 (O + B) with gradient checkpointing. A divergence over the whole vocabulary gathers the output layer of the
-    other model. The optimizer step takes another copy of the gradients (AdamW's square roots of second moments). Rank 0 gathers weights
-    and optimizer state for a checkpoint.
+    other model. An optimizer step that is not fused takes another copy of the gradients (AdamW's square roots of second moments). Rank 0
+    gathers weights and optimizer state for a checkpoint. Activations are those of padded rows, more than forwards that share prompts need.
     """
     splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
     encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
@@ -229,7 +229,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         other = max(num_bytes(model.model.get_output_embeddings(), itemsize=itemsize) for model in models) * devices.fsdp
     update = {"gathered weights": max(gathered) + other, "gathered gradients": max(unreduced), "cast weights": casts}
     stages["update"] = update | {"activations": sum(x.training(micro, divergence) for x in transformers)}
-    stages["optimizer step"] = {"activations": held["gradients"]}
+    stages["optimizer step"] = {"activations": 0 if plan.config.optimizer.get("fused") else held["gradients"]}
     if devices.on_cpu:
         held["interpreter and libraries"] = PROCESS_BYTES
         stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}

@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.ops import float32_linear
+from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
 from rlmods.policy.packing import Packing, gather, use_packed_attention, use_plain_attention
@@ -89,6 +90,7 @@ class Policy(TokenizerMixin, nn.Module):
         self.gradient_checkpointing = gradient_checkpointing
         if gradient_checkpointing:
             checkpoint_activations(model, self.routers.checkpoint_contexts if self.is_mixture else None)
+        use_cpu_linear(model, except_for=model.get_output_embeddings())
         _check_head(self)
         self.packs = not self.is_mixture and use_packed_attention(model)
         """True if forwards compute equal prompts once and no padding (`packing`)."""
@@ -196,7 +198,9 @@ class Policy(TokenizerMixin, nn.Module):
 
     def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "... V"]:
         """Return the logits of hidden states, with the scaling or capping that some architectures apply; float32 also under autocast."""
-        return self.logit_transform(float32_output(self.model.get_output_embeddings(), hidden))
+        layer = self.model.get_output_embeddings()
+        packed = packed_weight(layer) if is_plain_linear(layer) else None
+        return self.logit_transform(float32_output(layer, hidden) if packed is None else packed_linear(hidden, packed, layer.bias))
 
     def output_layer(self) -> Callable[[Tensor], Tensor]:
         """Return a function that equals `head` and can be called outside of this network's forward, by one rank alone. If the network is
@@ -318,11 +322,12 @@ def _packing_agrees(policy: Policy) -> bool:
     size = policy.model.config.get_text_config().vocab_size
     tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=policy.device) % size
     mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=policy.device)
-    try:
-        packed = policy._states(tokens, mask, None).float()
-    except TypeError:  # forward without further arguments
-        return False
-    padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
+    with torch.autocast(policy.device.type, enabled=False):
+        try:
+            packed = policy._states(tokens, mask, None).float()
+        except TypeError:  # forward without further arguments
+            return False
+        padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
     tolerance = 1e-3 if policy.model.dtype == torch.float32 else 3e-2
     return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlmods.ops import is_exact, product_precision
+from rlmods.policy.cpu_linear import cpu_linear, uses_onednn
 
 LOGITS_PER_CHUNK = 2**24
 """Maximum number of logits in memory: 64 MiB of float32. Backward computes those of a chunk again."""
@@ -143,9 +144,14 @@ class _Layer:
         return self.transform.apply_(logits if self.bias is None else logits.add_(self.bias))
 
     def multiply(self, a: Tensor, b: Tensor) -> Tensor:
+        if self.exact:
+            return cpu_linear(a, b.t())
         with product_precision(a.device.type, self.exact):
             return a @ b
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
+        if self.exact and uses_onednn(a, b.t()):
+            total += cpu_linear(a, b.t())
+            return
         with product_precision(a.device.type, self.exact):
             total.addmm_(a, b)

@@ -138,12 +138,15 @@ def packed_attention(
         return sdpa_attention_forward(  # type: ignore[no-any-return]
             module, query, key, value, attention_mask, **kwargs
         )
-    by_token = [x[0].transpose(0, 1) for x in (query, key, value)]
+    # PyTorch's backward of attention on processors takes three times as long in 16 bits.
+    dtype = torch.float32 if query.device.type == "cpu" and query.dtype == torch.bfloat16 else query.dtype
+    by_token = [x[0].transpose(0, 1).to(dtype) for x in (query, key, value)]
     outputs = []
     for chunk in packing.chunks:
         states = (gather(x, chunk).transpose(1, 2) for x in by_token)
-        output, _ = sdpa_attention_forward(module, *states, attention_mask=None, **(kwargs | {"is_causal": True}))
-        outputs.append(output.flatten(0, 1))
+        with torch.autocast(query.device.type, enabled=False):
+            output, _ = sdpa_attention_forward(module, *states, attention_mask=None, **(kwargs | {"is_causal": True}))
+        outputs.append(output.flatten(0, 1).to(query.dtype))
     return gather(torch.cat(outputs), packing.outputs)[None], None
 
 

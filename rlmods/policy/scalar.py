@@ -15,6 +15,7 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
+from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
@@ -99,6 +100,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
             checkpoint_activations(model)
         if not isinstance(getattr(model, "score", None), nn.Linear) or model.score.out_features != 1:
             raise UserError(f"{type(model).__name__} has no linear head with one output: choose another model")
+        use_cpu_linear(model, except_for=model.score)
         self.eval()
 
     @property

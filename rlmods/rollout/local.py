@@ -12,6 +12,7 @@ import torch
 
 from rlmods.distributed.sharding import unsharded
 from rlmods.policy.base import Policy
+from rlmods.policy.cpu_linear import packed_weights
 from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.decode import OnStep, decode, keyed_uniforms, sampling_mode
 from rlmods.types import Prompt, Response, UserError
@@ -85,7 +86,8 @@ class Local:
         prompts_per_batch = max(1, self.batch_size // samples)
         responses: dict[int, list[Response]] = {}
         on_step = self._progress(len(prompts) * samples)
-        with sampling_mode(self._policy), unsharded(self._policy):
+        output_layer = self._policy.model.get_output_embeddings()
+        with sampling_mode(self._policy), unsharded(self._policy), packed_weights(self._policy, output_layer):
             for start in range(0, len(order), prompts_per_batch):
                 batch = order[start : start + prompts_per_batch]
                 decoded = self._decode_batch(self._policy, [encoded[i] for i in batch], samples, iteration, on_step)

@@ -107,6 +107,7 @@ class TrainStep:
             optimizer.zero_grad()
             return
         optimizer.step()
+        optimizer.zero_grad()  # gradients take no memory while responses are sampled
         self.num_steps += 1
 
     def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:

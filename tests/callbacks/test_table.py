@@ -51,6 +51,11 @@ def test_a_correction_is_explained(tmp_path: Path) -> None:
     assert "correction none" not in table(tmp_path, "algo=dapo")
 
 
+def test_forwards(tmp_path: Path) -> None:
+    assert "forward each prompt once for all its responses, no padding" in table(tmp_path, "algo=dapo")
+    assert "forward each" not in table(tmp_path, "algo=reward_model")
+
+
 def test_networks(tmp_path: Path) -> None:
     text = table(tmp_path, "algo=ppo", "critic=separate")
     assert "critic 0.0M parameters more" in text

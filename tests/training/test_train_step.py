@@ -116,6 +116,14 @@ class TestGradient:
         assert [bool(x) for x in forwards] == [True, False, False, False]
 
 
+def test_gradients_are_freed_after_a_step() -> None:
+    made, _ = off_policy()
+    before = [p.detach().clone() for p in made.policy.parameters()]
+    fit(made, 1)
+    assert any(not torch.equal(a, b) for a, b in zip(before, made.policy.parameters(), strict=True))
+    assert all(p.grad is None for p in made.policy.parameters())
+
+
 def test_microbatches_hold_every_row_once_within_the_budget() -> None:
     made = attached(learner())
     rows = collected(made)
