@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import shlex
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,8 +25,8 @@ from typing import Any
 from bench import ours
 from bench.limit import Architecture, Rates
 from bench.process import ROOT, exit_on_sigterm, run_python
-from bench.records import Run, Side, check_same_work, read, speedup
-from bench.report import Comparison, describe_machine, describe_versions, page, section, warn_of_load
+from bench.records import Record, Run, Side, check_same_work, read, speedup
+from bench.report import Comparison, noted, page, section
 from bench.workloads import WORKLOADS, Inputs, Workload, prepare
 
 MAX_TOKENS = 2048
@@ -64,36 +63,31 @@ def run_side(name: str, arguments: Sequence[str], records: Path, workload: Workl
     return run
 
 
+def measure_rates(workload: Workload, inputs: Inputs, first: Record, seconds: float, log: Path) -> Rates:
+    """Measure the rates of the machine in a fresh process, for the shapes of an iteration like `first`."""
+    tokens = min(MAX_TOKENS, sum(first.prompt_lengths) + first.response_tokens)
+    dtype = "bfloat16" if workload.bfloat16 else "float32"
+    shapes = [str(x) for x in (inputs.model, workload.rows, tokens, dtype, seconds)]
+    run_python(["-W", "ignore", "-m", "bench.limit", *shapes], log)
+    return Rates(**json.loads(log.read_text().splitlines()[-1]))
+
+
 def measure(workload: Workload, inputs: Inputs, options: argparse.Namespace, folder: Path) -> Comparison:
-    """Run both sides in turn, then measure the rates of the machine."""
-    runs: dict[str, list[Run]] = {"here": [], "TRL": []}
+    """Run both sides in turn, and measure the rates of the machine after each round; the highest count."""
+    here, trl, rates = list[Run](), list[Run](), list[Rates]()
     for i in range(options.rounds):
         print(f"{workload.name}: round {i + 1} of {options.rounds}", flush=True)
-        records = folder / f"{workload.name}-{i}-here.jsonl"
-        run_dir = folder / f"{workload.name}-{i}"
-        runs["here"].append(run_side("here", ours.arguments(workload, inputs, run_dir, records), records, workload))
+        base = folder / f"{workload.name}-{i}"
+        records = base.with_suffix(".here.jsonl")
+        here.append(run_side("here", ours.arguments(workload, inputs, base, records), records, workload))
         if not options.without_trl:
-            records = folder / f"{workload.name}-{i}-trl.jsonl"
-            command = [
-                "-m",
-                "bench.trl_side",
-                json.dumps(asdict(workload)),
-                str(inputs.model),
-                str(inputs.data),
-                str(records),
-                *options.trl,
-            ]
-            runs["TRL"].append(run_side("TRL", command, records, workload))
-    here, trl = Side(runs["here"]), None if options.without_trl else Side(runs["TRL"])
-    check_same_work(here, here if trl is None else trl, workload.rows)
-    lengths = here.records[0]
-    tokens = min(MAX_TOKENS, sum(lengths.prompt_lengths) + lengths.response_tokens)
-    dtype = "bfloat16" if workload.bfloat16 else "float32"
-    log = folder / f"{workload.name}-rates.log"
-    shapes = [str(x) for x in (inputs.model, workload.rows, tokens, dtype, options.rate_seconds)]
-    run_python(["-W", "ignore", "-m", "bench.limit", *shapes], log)
-    rates = Rates(**json.loads(log.read_text().splitlines()[-1]))
-    return Comparison(workload, here, trl, Architecture.load(inputs.model), rates)
+            files = [str(path) for path in (inputs.model, inputs.data, base.with_suffix(".trl.jsonl"))]
+            command = ["-m", "bench.trl_side", json.dumps(asdict(workload)), *files, *options.trl]
+            trl.append(run_side("TRL", command, base.with_suffix(".trl.jsonl"), workload))
+        rates.append(measure_rates(workload, inputs, here[0].records[0], options.rate_seconds, base.with_suffix(".rates.log")))
+    sides = Side(here), Side(trl) if trl else None
+    check_same_work(sides[0], sides[1] or sides[0], workload.rows)
+    return Comparison(workload, *sides, Architecture.load(inputs.model), Rates.highest(rates))
 
 
 def as_json(c: Comparison) -> dict[str, Any]:
@@ -104,14 +98,6 @@ def as_json(c: Comparison) -> dict[str, Any]:
     return {"workload": asdict(c.workload), **ratio, "rates": asdict(c.rates), "reached": reached} | {
         "runs": {name: [asdict(run) for run in side.runs] for name, side in sides.items()}
     }
-
-
-def noted() -> Mapping[str, str]:
-    """Return what is noted before a run: date, machine, its load, and versions."""
-    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
-    date = time.strftime("%Y-%m-%d %H:%M %Z")
-    busy = warn_of_load(os.getloadavg()[0], os.cpu_count() or 1)
-    return {"Date": date, "Machine": describe_machine(), "Load average before": f"{load} {busy}".strip(), "Versions": describe_versions()}
 
 
 def main(arguments: Sequence[str]) -> None:
@@ -128,7 +114,7 @@ def main(arguments: Sequence[str]) -> None:
             results[name] = as_json(comparison)
             print(f"\n{sections[-1]}\n", flush=True)
             command = shlex.join(["python", "-m", "bench", *arguments])
-            (options.out / "RESULTS.md").write_text(page(command, start, sections))
+            (options.out / "RESULTS.md").write_text(page("Results of the benchmark", command, start, sections))
             (options.out / "results.json").write_text(json.dumps({**start, "workloads": results}, indent=1) + "\n")
     shutil.rmtree(folder)
 

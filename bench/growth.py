@@ -3,8 +3,8 @@
     python -m bench.growth [length] [group] [prompts] [model] [--small] [--out FOLDER]
 
 Every point is a fresh process that trains a random model on responses of exactly the given length, with the default token budget. Writes
-growth.json and growth.png to FOLDER (bench/ and docs/ without it), and prints how fast time, work and memory grow. `--small`: two small
-points on each axis, to try the command.
+GROWTH.md, which tells how fast time, work and memory grow, growth.json and growth.png to FOLDER (bench/, and docs/ for the figure, without
+it). `--small`: two small points on each axis, to try the command.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -26,7 +27,7 @@ from bench.endless import Endless
 from bench.limit import Architecture, decode_flops, decode_steps, prefill_flops, update_flops
 from bench.process import ROOT, exit_on_sigterm, run_python
 from bench.records import read
-from bench.report import describe_machine, describe_versions, number, table
+from bench.report import noted, number, page, table
 from bench.workloads import PATTERN
 
 WARMUP, ITERATIONS = 1, 2
@@ -106,7 +107,7 @@ LABELS = {
 def points(axis: str, small: bool = False) -> list[Point]:
     """Return the points of an axis."""
     found = {
-        "length": [Point(axis, prompts=1, samples=16, tokens=n, hidden_size=512) for n in (64, 128, 256, 512, 1024, 2048, 4096)],
+        "length": [Point(axis, prompts=1, samples=16, tokens=n) for n in (64, 128, 256, 512, 1024, 2048, 4096)],
         "group": [Point(axis, samples=n) for n in (2, 4, 8, 16, 32, 64)],
         "prompts": [Point(axis, prompts=n) for n in (1, 2, 4, 8, 16, 32, 64)],
         "model": [Point(axis, hidden_size=n) for n in (128, 192, 256, 384, 512, 768, 1024)],
@@ -234,8 +235,7 @@ def main(arguments: Sequence[str]) -> None:
     results, plot = ((options.out or ROOT / place) for place in ("bench", "docs"))
     for path in (results, plot):
         path.mkdir(parents=True, exist_ok=True)
-    start = {"date": time.strftime("%Y-%m-%d %H:%M %Z"), "machine": describe_machine(), "versions": describe_versions()}
-    start["load average before"] = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    start = noted()
     found: list[Measurement] = []
     for axis in options.axes or LABELS:
         for point in points(axis, options.small):
@@ -245,7 +245,11 @@ def main(arguments: Sequence[str]) -> None:
             print(f"{axis} {last.x:g}: {last.seconds:.3g} s ({stages}), {last.peak_bytes / 1e9:.2f} GB", flush=True)
             (results / "growth.json").write_text(json.dumps({**start, "points": [asdict(m) for m in found]}, indent=1) + "\n")
     draw(found, plot / "growth.png")
-    print(f"\n{summary_table(found)}")
+    text, figure = summary_table(found), os.path.relpath(plot / "growth.png", results)
+    command = shlex.join(["python", "-m", "bench.growth", *arguments])
+    sections = [text, f"![Seconds and peak memory of an iteration against each axis]({figure})"]
+    (results / "GROWTH.md").write_text(page("Growth of time and memory", command, start, sections))
+    print(f"\n{text}")
     shutil.rmtree(folder)
 
 

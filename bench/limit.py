@@ -152,6 +152,11 @@ class Rates:
     copy_bytes: float
     """Copying memory of the size of the weights, bytes read and written per second."""
 
+    @classmethod
+    def highest(cls, measured: Sequence[Rates]) -> Rates:
+        """Return the highest of each rate."""
+        return cls(*(max(values) for values in zip(*(asdict(rates).values() for rates in measured), strict=True)))
+
 
 def _synchronize() -> None:
     """Wait for the GPU, if there is one."""

@@ -6,6 +6,7 @@ import os
 import platform
 import re
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
@@ -95,7 +96,10 @@ def limit_table(c: Comparison) -> str:
     for stage, needs in c.needs(c.ours).items():
         work = [mean(need.flops for need in needs) / 1e9, mean(need.bytes for need in needs) / 1e9, mean(need.seconds for need in needs)]
         rows.append([stage, *map(number, work), *(f"{c.reached(side, stage):.0%}" for side in sides)])
-    return table(["stage", "GFLOP", "GB", "limit, s", *(f"reached {name}" for name in ("here", "by TRL")[: len(sides)])], rows)
+    text = table(["stage", "GFLOP", "GB", "limit, s", *(f"reached {name}" for name in ("here", "by TRL")[: len(sides)])], rows)
+    if any(c.reached(side, stage) > 1 for side in sides for stage in ("rollout", "update")):
+        text += "\n\n**More than 100 %: the rates were measured while the machine was busy.**"
+    return text
 
 
 def section(c: Comparison) -> str:
@@ -143,7 +147,18 @@ def warn_of_load(load: float, cores: int) -> str:
     return "**The machine was busy before the run: its figures are not to be trusted.**" if load > cores / 4 else ""
 
 
-def page(command: str, start: Mapping[str, str], sections: Sequence[str]) -> str:
-    """Return the page of results. `start`: what was noted before the run, by name."""
+def noted() -> Mapping[str, str]:
+    """Return what is noted before a run: date, machine, its load, and versions."""
+    load = ", ".join(f"{x:.1f}" for x in os.getloadavg())
+    return {
+        "Date": time.strftime("%Y-%m-%d %H:%M %Z"),
+        "Machine": describe_machine(),
+        "Load average before": f"{load} {warn_of_load(os.getloadavg()[0], os.cpu_count() or 1)}".strip(),
+        "Versions": describe_versions(),
+    }
+
+
+def page(title: str, command: str, start: Mapping[str, str], sections: Sequence[str]) -> str:
+    """Return a page of results. `start`: what was noted before the run, by name."""
     lines = [f"- {name}: {value}" for name, value in {"Command": f"`{command}`", **start}.items()]
-    return "\n\n".join(["# Results of the benchmark", "\n".join(lines), *sections, "How to read it: docs/performance.md."]) + "\n"
+    return "\n\n".join([f"# {title}", "\n".join(lines), *sections, "How to read it: docs/performance.md."]) + "\n"

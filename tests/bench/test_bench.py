@@ -79,8 +79,8 @@ class TestRecords:
         assert records.read(tmp_path / "records") == [replace(record(s), response_lengths=[3, 2]) for s in (1.0, 2.0)]
 
     def test_tokens_per_second_weighs_iterations_by_their_time(self) -> None:
-        run = Run([record(1.0), record(3.0, responses=(6, 9))], 0.0)
-        assert run.tokens_per_s == (5 + 15) / 4
+        run = Run([record(1.0), record(3.0, responses=(6, 15))], 0.0)
+        assert run.tokens_per_s == (5 + 21) / 4
 
     def test_speedup_compares_processes_that_ran_side_by_side(self) -> None:
         ratio = records.speedup(side(1, 2, 4), side(2, 6, 20))
@@ -131,6 +131,11 @@ class TestReport:
         assert c.reached(c.ours, "update") == pytest.approx(limit / 0.2)
         assert f"| {report.number(limit)} | {limit / 0.2:.0%} |" in report.limit_table(c)
 
+    @pytest.mark.parametrize("busy", [False, True])
+    def test_says_if_rates_were_disturbed(self, busy: bool) -> None:
+        c = replace(self.comparison(None), rates=Rates(1.0, 1.0, 1.0) if busy else Rates(1e9, 1e9, 1e9))
+        assert ("More than 100 %" in report.limit_table(c)) == busy
+
     def test_without_trl_there_is_one_column(self) -> None:
         assert "TRL" not in report.comparison_table(self.comparison(None))
 
@@ -139,7 +144,7 @@ class TestReport:
         assert not report.warn_of_load(0.2, 2)
 
     def test_page_has_command_date_machine_and_versions(self) -> None:
-        text = report.page("make bench", command.noted(), ["section"])
+        text = report.page("Results", "make bench", report.noted(), ["section"])
         assert all(f"- {name}: " in text for name in ("Command", "Date", "Machine", "Versions", "Load average before"))
         assert "cores" in text
         assert "torch 2" in text
@@ -225,6 +230,7 @@ class TestGrowth:
         monkeypatch.setattr(growth, "run_python", forked)
         monkeypatch.setattr(growth, "ROOT", tmp_path)
         growth.main(["group", "--small", "--out", str(tmp_path)])
+        assert "](growth.png)" in (tmp_path / "GROWTH.md").read_text()
         assert (tmp_path / "growth.png").read_bytes()[1:4] == b"PNG"
         points = json.loads((tmp_path / "growth.json").read_text())["points"]
         assert [point["x"] for point in points] == [2, 4]

@@ -105,6 +105,9 @@ class TestRates:
         assert limit.fastest(lambda: calls.append(1), 0.0) >= 0
         assert len(calls) == 4
 
+    def test_highest_of_each(self) -> None:
+        assert Rates.highest([Rates(1, 5, 3), Rates(2, 4, 1)]) == Rates(2, 5, 3)
+
     def test_are_positive(self) -> None:
         rates = limit.measure(ARCH, 2, 8, torch.float32, seconds=0.0)
         assert min(rates.update_flops, rates.decode_flops, rates.copy_bytes) > 0
