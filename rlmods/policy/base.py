@@ -137,7 +137,8 @@ class Policy(TokenizerMixin, nn.Module):
         if self.is_mixture:
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
-            hidden, targets = self._states(tokens, mask, positions), tokens[:, 1:][mask[:, 1:]]
+            scored = mask[:, 1:]
+            hidden, targets = self._states(tokens, mask, positions), tokens[:, 1:][scored]
             outputs = self._score(hidden, targets, temperature, entropy, other)
             values = None if value_head is None else _scatter(value_head(hidden).squeeze(-1).float(), mask)
         logprobs, entropies, *divergence = (_scatter(x, mask) for x in outputs)
@@ -200,7 +201,7 @@ class Policy(TokenizerMixin, nn.Module):
         """Return the logits of hidden states, with the scaling or capping that some architectures apply; float32 also under autocast."""
         layer = self.model.get_output_embeddings()
         packed = packed_weight(layer) if is_plain_linear(layer) else None
-        return self.logit_transform(float32_output(layer, hidden) if packed is None else packed_linear(hidden, packed, layer.bias))
+        return self.logit_transform.apply(float32_output(layer, hidden) if packed is None else packed_linear(hidden, packed, layer.bias))
 
     def output_layer(self) -> Callable[[Tensor], Tensor]:
         """Return a function that equals `head` and can be called outside of this network's forward, by one rank alone. If the network is
@@ -214,7 +215,7 @@ class Policy(TokenizerMixin, nn.Module):
             # In the precision of the forward, which casts the float32 shards.
             parameters[:] = weight, bias = [None if x is None else x.to(hidden) for x in parameters]
             assert weight is not None
-            return self.logit_transform(float32_linear(hidden, weight, bias))
+            return self.logit_transform.apply(float32_linear(hidden, weight, bias))
 
         return gathered
 

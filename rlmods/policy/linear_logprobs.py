@@ -25,7 +25,7 @@ class LogitTransform:
     cap: float = 0.0
     temperature: float = 1.0
 
-    def __call__(self, logits: Tensor) -> Tensor:
+    def apply(self, logits: Tensor) -> Tensor:
         """Return transformed logits."""
         factor = self.scale / self.temperature
         if self.cap:

@@ -128,7 +128,7 @@ class TestReference:
         if trained:
             perturbed(lm)
         initial, reference = logprobs(lm), lm.frozen_copy()
-        assert torch.equal(initial, logprobs(base())) != trained
+        assert torch.allclose(initial, logprobs(base()), rtol=0, atol=1e-5) != trained
         assert torch.equal(logprobs(reference), initial)
         perturbed(lm, seed=1)
         assert torch.equal(logprobs(reference), initial)
@@ -161,7 +161,7 @@ class TestReference:
             expected = lm.model(input_ids=tokens).logits
             reference(*rows())
             assert torch.equal(lm.model(input_ids=tokens).logits, expected)
-            with pytest.raises(IndexError):
+            with pytest.raises((IndexError, ValueError)):
                 reference(tokens, torch.ones(1, 99, dtype=torch.bool))
             assert torch.equal(lm.model(input_ids=tokens).logits, expected)
 

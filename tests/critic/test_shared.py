@@ -28,6 +28,7 @@ def test_value_loss_also_trains_the_trunk():
     for coefficient in (1e-9, 1.0):
         module = learner(advantage=GAE(), critic=Shared(coefficient=coefficient))
         torch.nn.init.ones_(module.critic.linear.weight)
+        weight = module.policy.model.model.layers[0].mlp.up_proj.weight
+        weight.register_post_accumulate_grad_hook(lambda x: trunk_gradients.append(x.grad.clone()))
         gradients(module, collected(module))
-        trunk_gradients.append(module.policy.model.model.layers[0].mlp.up_proj.weight.grad.clone())
     assert (trunk_gradients[0] - trunk_gradients[1]).norm() > 1e-4
