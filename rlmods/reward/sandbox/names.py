@@ -56,7 +56,7 @@ def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
     """Execute `source`, with the names of the standard library that it uses and does not define."""
     tree = ast.parse(source, filename)
     standard = standard_names()
-    namespace["__builtins__"] = builtins
+    namespace.update(__builtins__=builtins, __file__=f"/{filename}")
     namespace.update({name: standard[name] for name in free_names([tree], among=standard) if name not in _BUILTINS})
     exec(compile(tree, filename, "exec"), namespace)
 

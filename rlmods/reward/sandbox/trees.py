@@ -10,8 +10,8 @@ from . import names
 
 FILENAME = "tests.py"
 """File name of the compiled tests in tracebacks."""
-CANONICAL = "the same proxy"
-"""Name that the tests call on the operands of `is`. No identifier, so that tests cannot use it."""
+CANONICAL = "_canonical_proxy"
+"""Name of the function that tests apply to the operands of `is`."""
 
 
 def remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
