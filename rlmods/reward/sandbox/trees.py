@@ -87,12 +87,13 @@ def skips_assertions(tree: ast.Module, trace: TracebackType | None) -> bool:
             left = [line for code, line in frames[1:] if (code.co_name, code.co_firstlineno) == (node.name, first)]
         else:
             continue
-        if any(_asserts(inner) and inner.end_lineno >= line for line in left for part in node.body for inner in ast.walk(part)):
+        ends = [getattr(inner, "end_lineno", 0) for part in node.body for inner in ast.walk(part) if _asserts(inner)]
+        if any(end >= line for end in ends for line in left):
             return True
     return False
 
 
-def _asserts(node: Any) -> bool:
+def _asserts(node: ast.AST) -> bool:
     if isinstance(node, ast.Assert):
         return not (isinstance(node.test, ast.Constant) and not node.test.value)
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr.startswith("assert")
