@@ -89,12 +89,14 @@ def free_names(trees: Sequence[ast.AST], *, among: Container[str] | None = None,
             bound.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             bound.add(node.name)
-    read = {name for name in read if among is None or name in among}.difference(ignored)
+    defined = {node.name for tree in trees for node in getattr(tree, "body", ()) if isinstance(node, _DEFINITIONS)}
+    read = {name for name in read - defined if among is None or name in among}.difference(ignored)
     free = read - bound
     return free | _global_names(trees) & read if scopes and free != read else free
 
 
-_SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
 def _global_names(trees: Iterable[ast.AST]) -> set[str]:

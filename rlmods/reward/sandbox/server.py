@@ -259,7 +259,6 @@ def _release_globals() -> None:
     for name in list(namespace):
         if name != "__builtins__":
             namespace[name] = None
-    gc.collect()
 
 
 def _exit_code(main: Callable[[], None]) -> int:
