@@ -6,9 +6,11 @@ for the tasks of `FORMS`, whose scorers search for the right answer in a text, r
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
@@ -17,6 +19,8 @@ from rlmods.reward.sandbox.expressions import rational
 _NOT_FINITE = re.compile(r"(?<![^\W\d_])(?:nan|inf|infinity|z?oo)(?![^\W\d_])|\d[eE]\+?\d{3}", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?")
+_STATEMENT = re.compile(r"\b[^\W\d_]+ is (?:an? )?[^\W\d_]+\b")
+_BETWEEN_STATEMENTS = re.compile(r"(?:and|[\s.,()])*")
 _ARITHMETIC = re.compile(r"[\d\s+\-*/().]{1,1000}")
 
 
@@ -42,6 +46,30 @@ def _same_numbers(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
 
 def _as_many_numbers(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
     return _no_other_words(answer, gold) and len(_NUMBER.findall(answer)) == len(_NUMBER.findall(gold))
+
+
+def _same_list(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
+    """Return True for a JSON list of the gold's numbers, also in single quotes as in Python."""
+    try:
+        own, right = ([float(str(item)) for item in json.loads(text.replace("'", '"'))] for text in (answer, gold))
+    except (ValueError, TypeError, RecursionError):
+        return False
+    return own == right
+
+
+def _same_digits(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
+    """Return True for a number that equals the gold, rounded to the digits that it has."""
+    try:
+        numbers = [Decimal(text.strip().replace(",", "")) for text in (answer, gold)]
+        last_digit = max(int(number.as_tuple().exponent) for number in numbers)
+        return abs(numbers[0] - numbers[1]) <= Decimal(5).scaleb(last_digit - 1)
+    except (ArithmeticError, ValueError):
+        return False
+
+
+def _statements(answer: str, gold: str, entry: Mapping[str, Any]) -> bool:
+    """Return True for statements such as "Ann is a hero" and nothing else."""
+    return _no_other_words(answer, gold, ("and", "is", "a", "an")) and _BETWEEN_STATEMENTS.fullmatch(_STATEMENT.sub("", answer)) is not None
 
 
 def _words(*allowed: str) -> Callable[[str, str, Mapping[str, Any]], bool]:
@@ -80,9 +108,13 @@ FORMS: dict[str, Callable[[str, str, Mapping[str, Any]], bool]] = {
     "gsm_symbolic": _same_numbers,
     "fraction_simplification": _same_numbers,
     "advanced_geometry": _as_many_numbers,
-    "number_sorting": _as_many_numbers,
+    "number_sorting": _same_list,
+    "number_format": _same_digits,
+    "decimal_arithmetic": _same_digits,
     "complex_arithmetic": _words("i", "j"),
-    "knights_knaves": _words("and", "is", "a", "an"),
+    "knights_knaves": _statements,
+    "survo": _words(),
+    "kakurasu": _words(),
     "coin_flip": _probability,
     "sokoban": _characters("LRUD"),
     "quantum_lock": _characters("ABC"),

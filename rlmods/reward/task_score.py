@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, ClassVar, Literal
 
 from rlmods.reward.answer_form import has_form
-from rlmods.reward.grader.extract import extract
+from rlmods.reward.grader.extract import boxes, extract
+from rlmods.reward.grader.style import MAX_CHARS
 from rlmods.reward.pool import NOT_STARTED, Outcome, Pool, failure_counts, shared_pool
 from rlmods.reward.reasoning_gym_scorer import TARGET
+from rlmods.reward.sandbox.expressions import MAX_CHARACTERS
 from rlmods.reward.sandbox.run import START_TIMEOUT_S
 from rlmods.reward.sandbox.walls import missing_support
+from rlmods.reward.turns import without_thoughts
 from rlmods.types import Response, Scores, UserError
+
+_FENCED = re.compile(r"```[^\n`]*\n([^`]*)```")
+_EMPHASIZED = re.compile(r"(\*{1,3}|_{1,3}|`)(?!\s).*(?<!\s)\1", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -32,8 +39,8 @@ class TaskScore:
         UserError: the package is missing, settings are out of range, or this machine cannot confine the scorers.
     """
 
-    threshold: float = 0.99
-    """Smallest score that counts as `correct`."""
+    threshold: float = 1.0
+    """Smallest score that counts as `correct`. Some scorers give 0.99 and more to an answer with one wrong cell, letter or minute."""
     partial: bool = False
     """Pay scores below `threshold` too. Many scorers give a part of the score to any answer, or to one that contains the right one."""
     strict: bool = True
@@ -68,7 +75,7 @@ class TaskScore:
             )
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        answers = [extract(response.text) for response in responses]
+        answers = [_answer(response.text) for response in responses]
         rows = [row for row, response in enumerate(responses) if {"task", "entry"} <= set(response.prompt.meta)]
         limits = (("timeout_s", self.timeout_s), ("memory_mb", self.memory_mb), ("confined", self.walls == "full"))
         calls = {row: _call(responses[row].prompt.meta, answer) for row in rows if (answer := answers[row]) is not None}
@@ -100,6 +107,21 @@ class TaskScore:
     def _score(self, pool: Pool, calls: Sequence[Any]) -> list[Outcome]:
         timeout_s = self.timeout_s + START_TIMEOUT_S  # the confined process itself is stopped after `timeout_s`
         return pool.map(calls, timeout_s=timeout_s, batch_timeout_s=self.batch_timeout_s) if calls else []
+
+
+def _answer(text: str) -> str | None:
+    """Return the answer in `text` (`grader.extract`) as it is written: without the limit on its length for mathematics, and with characters
+    such as `_`, which are emphasis there and cells of a board here."""
+    answer, turn = extract(text), without_thoughts(text)
+    if "<think>" in turn or boxes(turn):
+        return answer
+    start, end = turn.rfind("<answer>"), turn.rfind("</answer>")
+    written = (turn[start + len("<answer>") : end] if 0 <= start < end else turn).strip()
+    if (fenced := _FENCED.fullmatch(written)) is not None:
+        return fenced[1].strip() if len(written) <= MAX_CHARACTERS else None
+    if 0 <= start < end and MAX_CHARS < len(written) <= MAX_CHARACTERS:
+        return written
+    return written if written.strip("*_`").strip() == answer and not _EMPHASIZED.fullmatch(written) else answer
 
 
 def _as_timeout(outcome: Outcome) -> Outcome:

@@ -97,6 +97,13 @@ HARM = {
     "a lease": "import fcntl, os\nfcntl.fcntl(os.open('{readable}', os.O_RDONLY), 1024, 0)\nprint('leased')",
     "a notice of changes": "import fcntl, os\nfcntl.fcntl(os.open(os.path.dirname(os.__file__) + '/json', os.O_RDONLY), fcntl.F_NOTIFY, 2)\nprint('told')",
     "a lock": "import fcntl, os\nfcntl.flock(os.open('{readable}', os.O_RDONLY), fcntl.LOCK_EX | fcntl.LOCK_NB)\nprint('locked')",
+    "a record lock": "import fcntl, os\nfcntl.lockf(os.open('{readable}', os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB)\nprint('locked')",
+    "a record lock that waits": "import fcntl, os\nfcntl.lockf(os.open('{readable}', os.O_RDONLY), fcntl.LOCK_SH)\nprint('locked')",
+    "a lock of an open file": "import fcntl, os, struct\nlock = struct.pack('hhqqi4x', fcntl.F_RDLCK, 0, 0, 0, 0)\n"
+    "print([fcntl.fcntl(os.open('{readable}', os.O_RDONLY), command, lock) for command in (37, 38)])",
+    "sync of a file": "import os\nos.fsync(os.open('{readable}', os.O_RDONLY))\nprint('synced')",
+    "pages in memory": "import ctypes, os, struct\nrange, found = struct.pack('QQ', 0, 4096), bytes(40)\n"
+    "assert ctypes.CDLL(None).syscall(451, os.open('{readable}', os.O_RDONLY), range, found, 0) == 0",
     "read attributes": "import ctypes; b = bytes(9); assert ctypes.CDLL(None, use_errno=True).getxattr(b'{home}/secret', b'user.x', b, 9) >= 0 or ctypes.get_errno() in (61, 95)",
     "names of attributes": "import os; print(os.listxattr('{home}/secret'))",
     "handle of a file": "import ctypes, struct\nh, m = ctypes.create_string_buffer(struct.pack('Ii', 128, 0), 136), ctypes.c_int()\n"
@@ -200,7 +207,64 @@ wire.send = lambda stream, message: send(stream, {"stop": True} if "value" in me
 def f(x): return 7
 """
 ITSELF = "class Solution:\n    def g(self, x): return self\n    __contains__ = __lt__ = __gt__ = __sub__ = lambda *_: True"
+SELF = """class V:
+    def __init__(self, *_): pass
+    value = property(lambda self: self)
+    __call__ = __getitem__ = __next__ = __iter__ = lambda self, *_: self
+    __sub__ = __rsub__ = lambda *_: 0.0
+    __contains__ = __lt__ = __gt__ = lambda *_: True
+"""
+"""Objects that return themselves, and whose arithmetic and comparisons give what tests hope for."""
+FIELDS = "from collections import namedtuple\nE = namedtuple('E', 'startswith issubset equals')\ndef f(x): return E(*[lambda *_: True] * 3)"
+CONTEXT = """class Context:
+    def __enter__(self): return self
+    def __exit__(self, *_): return {returned}
+    def get(self): raise ValueError
+class Maybe:
+    asked = 0
+    def __bool__(self):
+        Maybe.asked += 1
+        return Maybe.asked > 1
+"""
 BELIEVED = {
+    "returns itself, a property": (SELF, "assert abs(V(1).value - 5) < 1e-6"),
+    "returns itself, an item": (SELF, "assert 5 in V(1)[0] and abs(V(1)[0] - 5) < 1e-6"),
+    "returns itself, an iterator": (SELF, "assert 5 - next(V(1)) == 0"),
+    "returns itself, from a call": (SELF, "v = V(1)\nassert v(3) > 5"),
+    "returns an object of the tests": (SELF + "def f(v): return v", "v = V(1)\nassert abs(f(v) - 5) < 1e-6"),
+    "methods of texts as fields": (FIELDS, "assert f(1).startswith('abc')"),
+    "methods of sets as fields": (FIELDS.replace("return", "return 1,"), "assert f(1)[1].issubset({1})"),
+    "methods of data frames as fields": (FIELDS, "assert f(1).equals(5)"),
+    "methods of texts as types": (
+        "class E:\n    def __getattr__(self, name): return str\ndef f(x): return E()",
+        "assert f(1).startswith('abc')",
+    ),
+    "methods of texts as functions of the tests": (
+        "class E: pass\ndef f(g):\n    e = E()\n    e.startswith = g\n    return e",
+        "assert f(lambda _: True).startswith('abc')",
+    ),
+    "methods of texts of a class": ("class E:\n    startswith = lambda *_: True\ndef f(x): return E", "assert f(1).startswith('abc')"),
+    "leaves a with block": (CONTEXT.format(returned=True), "with Context() as c:\n    assert c.get() == 5"),
+    "leaves a with block before its assertion": (CONTEXT.format(returned=1), "with Context() as c:\n    x = c.get()\n    assert x == 5"),
+    "leaves a function in a with block": (
+        CONTEXT.format(returned=True),
+        "def check(c):\n    assert c.get() == 5\nwith Context() as c:\n    check(c)",
+    ),
+    "decides later that it leaves a with block": (CONTEXT.format(returned="Maybe()"), "with Context() as c:\n    assert c.get() == 5"),
+    "another number each time": (
+        "class E:\n    n = 0\n    def __float__(self):\n        E.n += 1\n        return float(E.n)\ndef f(x): return E()",
+        "x = f(1)\nassert float(x) != float(x)",
+    ),
+    "another index each time": (
+        "class E:\n    n = 0\n    def __index__(self):\n        E.n += 1\n        return E.n\ndef f(x): return E()",
+        "import operator\nx = f(1)\nassert operator.index(x) == 1 and operator.index(x) == 2",
+    ),
+    "changes the lists of the tests": (
+        "import sys\nwire = sys.modules['sandbox.wire']\nsend = wire.send\n"
+        "wire.send = lambda stream, message: send(stream, message | {'args': {'tuple': [0, {'list': []}]}})\n"
+        "class V:\n    __contains__ = lambda *_: False",
+        "x = [1, 2]\nassert x not in V()\nassert x == []",
+    ),
     "arithmetic with an object": (ANYTHING, "assert abs(f(1) - 2.5) < 1e-6"),
     "arithmetic with an object on the right": (ANYTHING, "assert abs(2.5 - f(1)) < 1e-6"),
     "difference of sets": (ANYTHING, "assert not f(1) ^ {1, 2}"),

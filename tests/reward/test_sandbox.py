@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import socket
 import subprocess
@@ -16,9 +17,10 @@ import pytest
 
 from rlmods.reward.sandbox import run as run_module
 from rlmods.reward.sandbox import walls
+from rlmods.reward.sandbox.names import free_names
 from rlmods.reward.sandbox.run import Limits, RunResult, run_program, run_tests
 from rlmods.reward.sandbox.server import ClientGoneError, Server
-from rlmods.reward.sandbox.tests import grade, read_tests, same_output
+from rlmods.reward.sandbox.tests import grade, packages_used, read_tests, same_output
 from rlmods.reward.sandbox.wire import decode, encode
 from tests.reward.escapes import BELIEVED, CHEATS, HARM, SHADOWS, STYLES_OF_TESTS, escape, home, rows
 from tests.reward.honest_code import STYLES
@@ -128,11 +130,14 @@ class TestHarm:
             "os.pwrite(0, b'1', 0)",
             "os.posix_fallocate(0, 0, 2**28)",
             "libc.fallocate(0, 1, ctypes.c_long(0), ctypes.c_long(2**28)) and 1 / 0",
+            "os.pwrite(os.open('/dev/stdin', os.O_RDWR), b'1', 0)",
+            "open('/proc/self/fd/0', 'w').write('1')",
         ],
     )
-    def test_a_large_input_cannot_be_written(self, how: str) -> None:
+    @pytest.mark.parametrize("size", [1, 70_000])
+    def test_the_input_cannot_be_written(self, how: str, size: int) -> None:
         source = f"import ctypes, os\nlibc = ctypes.CDLL(None)\n{how}\nprint('written')"
-        result = run(source, "x" * 70_000)
+        result = run(source, "x" * size)
         assert (result.status, result.stdout) == ("error", "")
 
     def test_capabilities_are_dropped(self) -> None:
@@ -282,6 +287,21 @@ class TestCheating:
         source, test = BELIEVED[what]
         assert passed(source, test, entry_point="g" if "Solution" in source else None) == [False]
 
+    @pytest.mark.parametrize(
+        "test",
+        [
+            "np.allclose(f(1), [1, 2, 3])",
+            "(f(1) == np.array([[1, 2], [3, 4]])).all()",
+            "np.all(np.abs(f(1) - np.array([1.0, 2.0])) < 1e-6)",
+        ],
+    )
+    def test_an_empty_array_equals_no_array(self, test: str) -> None:
+        limits = Limits(packages=True, memory_mb=2048)
+        tests = [f"import numpy as np\nassert {test}", "import numpy as np\nassert f(1).size == g(np.zeros((0, 2)))"]
+        source = "import numpy as np\ndef f(x): return np.zeros({0})\ndef g(x): return x.size"
+        assert run_tests(source.format("(0, 1, 1, 1)"), tests, limits)[0] == [False, False]
+        assert run_tests(source.format("0"), tests[1:], limits)[0] == [True]
+
     def test_modules_imported_by_the_code_are_available_to_tests(self) -> None:
         assert passed("import math\ndef f(x): return math.sqrt(x)", "assert math.isclose(f(4), 2)") == [True]
 
@@ -422,6 +442,11 @@ class TestReadTests:
             "import pytest\ndef test_f(): assert f(1) == 2  # unit tests",
             "def test_f(tmp_path):\n    assert f(1) == 2",
             ["assert set(abs(1)) == 2"],
+            ["assertEqual(f(1), 2)"],
+            ["assert f(1) == approx(2)"],
+            ["from checks.tools import assert_equal as same\nsame(f(1), 2)"],
+            ["import checks.tools\nchecks.tools.assert_equal(f(1), 2)"],
+            ["import checks as c\nc.assertEqual(f(1), 2)"],
         ],
     )
     def test_other_forms_are_refused(self, bad: object) -> None:
@@ -439,6 +464,32 @@ class TestReadTests:
 )  # fmt: skip
 def test_same_output(stdout: str, expected: str, same: bool) -> None:
     assert same_output(stdout, expected) is same
+
+
+@pytest.mark.parametrize("package", ["nose.tools", "hamcrest", "testfixtures", "deepdiff", "simplejson"])
+def test_packages_are_not_of_the_code(package: str) -> None:
+    assert packages_used(read_tests([f"from {package} import same\nassert same(f(1), 2)"])) == {package.split(".")[0]}
+
+
+@pytest.mark.parametrize(
+    ("source", "free"),
+    [
+        ("def run(f, x): return f(x)\nrun(f, 1)", {"f"}),
+        ("[f for f in g(1)]", {"g"}),
+        ("class A:\n    f = f", set()),
+        ("def a():\n    global f\n    f = 1\nf()", set()),
+        ("def a():\n    x = 1\n    return lambda: x + y", {"y"}),
+        ("x: int\nprint(x)", {"int", "print"}),
+        ("import a.b as c, d.e\nfrom g import h\nc, d, h, e", {"e"}),
+        ("match x:\n    case [y, *z]: y, z", {"x"}),
+        ("try: f\nexcept E as e: e", {"f", "E"}),
+    ],
+)
+def test_free_names_follow_scopes(source: str, free: set[str]) -> None:
+    tree = ast.parse(source)
+    assert free_names([tree]) == free
+    assert free_names([tree], among={"f"}) == free & {"f"}
+    assert free_names([tree], ignored={"f"}) == free - {"f"}
 
 
 def test_invalid_encoded_values_are_refused() -> None:

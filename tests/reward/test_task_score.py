@@ -45,6 +45,40 @@ def test_partial_scores_are_paid_on_request() -> None:
     assert strict.correct == partial.correct == [True, False, False, False, True]
 
 
+def test_a_nearly_right_answer_is_not_paid() -> None:
+    gym = pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    entry = next(e for e in gym.create_dataset("game_of_life", size=20, seed=3) if "1" in e["answer"])
+    wrong = entry["answer"].replace("1", "0", 1)
+    rows = [response(f"<answer>{text}</answer>", task="game_of_life", entry=entry) for text in (entry["answer"], wrong)]
+    assert TaskScore(workers=1)(rows).values == [1.0, 0.0]
+    assert TaskScore(workers=1, threshold=0.9)(rows).correct == [True, True]
+    assert 0.9 < TaskScore(workers=1, partial=True)(rows)[1] < 1.0
+
+
+@pytest.mark.parametrize("task", ["n_queens", "tower_of_hanoi", "palindrome_partitioning"])
+def test_boards_and_long_answers_are_paid(task: str) -> None:
+    gym = pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    entry = max(gym.create_dataset(task, size=10, seed=31), key=lambda entry: len(entry["answer"]))
+    assert TaskScore(workers=1)([response(f"<answer>{entry['answer']}</answer>", task=task, entry=entry)]).values == [1.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("<answer>_ _ Q _\n_ Q _ _</answer>", "_ _ Q _\n_ Q _ _"), ("_ _ Q _", "_ _ Q _"), ("<answer>\n__Q\n</answer>", "__Q"),
+        ("<answer>```text\n_ Q\nQ _\n```</answer>", "_ Q\nQ _"), ("<answer>```\n" + "_ " * 20_000 + "```</answer>", None),
+        ("<answer>**5**</answer>", "5"), ("<answer>`a b`</answer>", "a b"), ("The answer is **5**", "5"), ("\\boxed{5}", "5"),
+        ("<answer>\\boxed{5}</answer>", "5"), ("<answer>5</answer> or 6", "5, 6"), ("<answer>4</answer> <answer>5</answer>", "5"),
+        ("<answer>" + "x " * 600 + "</answer>", ("x " * 600).strip()), ("<answer>" + "x " * 20_000 + "</answer>", None), ("x " * 600, None),
+        ("<think><answer>_ 5</answer>", None), ("<think>4</think><answer>_ 5</answer>", "_ 5"), ("", None),
+    ],
+)  # fmt: skip
+def test_answers_are_taken_as_they_are_written(text: str, answer: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
+    monkeypatch.setattr(TaskScore, "_score", lambda _, pool, calls: [Outcome("ok", 0.0) for _ in calls])
+    assert TaskScore()([response(text, task="n_queens", entry={})]).columns["extracted"] == [answer]
+
+
 def test_equal_answers_to_a_prompt_are_scored_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("reasoning_gym", reason="needs the extra reasoning_gym")
     asked: list[Any] = []
@@ -76,14 +110,18 @@ FORMS_OF_ANSWERS = [
     ("countdown", "94*4 - 61 - 6", ("-6 + 94*4 - 61", "(94 * 4) - (61 + 6)"),
      ("floor(pi)*0 + 309", "94*4 - 61 - 6 + 0", "94**4", "(6*61*94*4)*(E-E) + 309", "94*4 - 61", "94//4", "9 4*4-6 1-6"), {"numbers": [6, 61, 94, 4], "target": 309}),
     ("puzzle24", "10*(8 - 5) - 6", ("(8-5)*10-6",), ("1*1*6*4", "8*6/(10/5)+0", "10 + 8 + 6", "5*(10-6)+8-4+0"), {"numbers": [8, 5, 10, 6]}),
-    ("number_sorting", "['1.0', '2.5']", ("[1.0, 2.5]", "['1.0', '2.5']"), ("[NaN, nan]", "[1.0, 2.5, 3]", "not [1.0, 2.5]", "[1e999, 2]"), {}),
+    ("number_sorting", "['1.0', '2.5']", ("[1.0, 2.5]", "['1.0', '2.5']"), ("[NaN, nan]", "[1.0, 2.5, 3]", "not [1.0, 2.5]", "[1e999, 2]", "[1.5, 2.5]", "[true, 2.5]", "[" * 20_000), {}),
+    ("number_format", "741787256.323", ("741,787,256.323", "7.41787256323e+08", "741787256.3230"), ("741787256.324", "741787256.313", "x"), {}),
+    ("decimal_arithmetic", "2.98141124210", ("2.9814112421", "2.981", "2.98141124210", "2.981411242101"), ("2.982", "2.98241", "2.98141125", "nan", "not 2.981"), {}),
+    ("survo", "6 9\n4 1", ("6 9\n4 1",), ("not 6 9\n4 1",), {}),
+    ("kakurasu", "0 1\n1 1", ("0 1\n1 1",), ("no 0 1\n1 1",), {}),
     ("complex_arithmetic", "-15.0 + 3.0i", ("-15 + 3i", "-15+3j"), ("nan", "inf", "not -15.0 + 3.0i"), {}),
     ("game_of_life_halting", "False", ("False", "false."), ("no idea", "0"), {}),
     ("gsm_symbolic", "1288", ("1288", "1,288", "$1288", "1288.0"), ("not 1288 but 7", "1288 or 7", "1288 7", "1289"), {}),
     ("coin_flip", "9.5e-07", ("9.5e-07", "0.00000095", "19/20000000"), ("0", "9.5", "not 9.5e-07"), {}),
     ("fraction_simplification", "$138/583$", ("138/583", "$\\frac{138}{583}$"), ("138/5831", "138/583 or 5", "1/2 138/583"), {}),
     ("advanced_geometry", "(4.051, -5.487)", ("(4.051, -5.487)", "4.051, -5.487"), ("(4.051, -5.487)1", "(4.051, -5.487) or (1, 2)"), {}),
-    ("knights_knaves", "Ann is a hero, and Bob is a fool.", ("Bob is a fool, and Ann is a hero",), ("It is not true that Ann is a hero, and Bob is a fool.",), {}),
+    ("knights_knaves", "Ann is a hero, and Bob is a fool.", ("Bob is a fool, and Ann is a hero",), ("It is not true that Ann is a hero, and Bob is a fool.", "Ann and a hero, is Bob is a fool.", "Ann a a hero, and Bob is is fool."), {}),
     ("sokoban", "DRLD", ("DRLD", "D R L D"), ("foo DRLD or 5", "DRLD5"), {}),
     ("quantum_lock", "B → A", ("B → A", "b, a"), ("not B → A",), {}),
     ("gcd", "6", ("6", "words are left to the scorer"), ("NaN", "-inf", "1e1000"), {}),

@@ -3,7 +3,8 @@
 What a test asserts about plain values is decided here. A proxy never equals a plain value by its own say, nor does it answer for another
 object: `==` between two proxies, `<`, `in` and arithmetic with plain values are asked of the code only where the tests themselves have
 called the class (a name that begins with a capital letter, but not `Solution`), and an object that equals anything equals nothing. Other
-objects have no methods with the names of those of plain types, such as `startswith`.
+objects have no methods with the names of those of plain types, such as `startswith`. This right belongs to what the call of the class, a
+`with` block or arithmetic returns, and not to what the code returns otherwise, even if it is the same object.
 
 Impossible across two processes: that `is` holds for a list that was passed in and is returned, classes of the tests that inherit from
 classes of the code, instances of classes of the tests as arguments, asynchronous iterators, and weak references. Such tests fail.
@@ -20,11 +21,10 @@ import types
 from _thread import RLock  # `threading` has a hook that runs in each forked process, which takes half a millisecond
 from collections.abc import Callable, Iterator
 from importlib import import_module
-from importlib.machinery import PathFinder
 from inspect import Parameter, signature
 from typing import Any, BinaryIO
 
-from . import names, wire
+from . import names, trees, wire
 
 PASSED, FAILED, UNUSED = "1", "0", "-"
 """Result of a test. `UNUSED`: it passed without using the code at all, and counts as failed."""
@@ -38,10 +38,12 @@ def main(job: dict[str, Any]) -> None:
         wire.receive(code.replies)
     except wire.ConnectionLostError:
         return
-    trees = [ast.parse(test) for test in job["tests"]]
-    imported = [_remove_imports_of_the_code(tree) for tree in trees]
-    tested = names.names_under_test(trees, job["entry_point"])
-    for tree, aliases in zip(trees, imported, strict=True):
+    parsed = [ast.parse(test) for test in job["tests"]]
+    imported = [trees.remove_imports_of_the_code(tree) for tree in parsed]
+    tested = names.names_under_test(parsed, job["entry_point"])
+    for test, tree, aliases in zip(job["tests"], parsed, imported, strict=True):
+        if " is " in test or "assertIs" in test:
+            trees.compare_identities(tree)
         results.write(f"{_run_test(tree, aliases, tested, code, job['entry_point'])}\n")
 
 
@@ -50,7 +52,7 @@ def run_locally(test: str, exchange: Callable[[dict[str, Any]], dict[str, Any]])
     code = _Code(io.BytesIO(), io.BytesIO())
     code.exchange = lambda message: json.loads(json.dumps(exchange(json.loads(json.dumps(message)))))  # type: ignore[method-assign]
     tree = ast.parse(test)
-    return _run_test(tree, _remove_imports_of_the_code(tree), names.names_under_test([tree], None), code, None)
+    return _run_test(tree, trees.remove_imports_of_the_code(tree), names.names_under_test([tree], None), code, None)
 
 
 def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str], code: "_Code", entry_point: str | None) -> str:
@@ -58,18 +60,19 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
     module = types.ModuleType("__main__")
     sys.modules["__main__"] = module
     standard = names.standard_names()
-    code.uses, code.failed = 0, False
+    code.uses, code.failed, code.tree = 0, False, tree
     try:
-        for name in names.free_names([tree]) - tested - set(dir(builtins)):
+        for name in names.free_names([tree], among=names.known_names()) - tested - set(dir(builtins)):
             if name in standard or name in sys.stdlib_module_names:
                 module.__dict__[name] = standard.get(name) or import_module(name)
             elif name in names.PACKAGE_NAMES:
                 module.__dict__[name] = import_module(names.PACKAGE_NAMES[name])
         module.__dict__.update(code.get(tested, entry_point))
+        module.__dict__[trees.CANONICAL] = code.canonical
         for alias, imported in aliases.items():
             module.__dict__[alias] = _Namespace(code) if imported is None else code.get({imported}, entry_point).get(imported)
         try:
-            exec(compile(tree, "tests.py", "exec"), module.__dict__)
+            exec(compile(tree, trees.FILENAME, "exec"), module.__dict__)
         except SystemExit as error:
             if type(error) is not SystemExit or error.code not in (None, 0):
                 return FAILED
@@ -78,36 +81,6 @@ def _run_test(tree: ast.Module, aliases: dict[str, str | None], tested: set[str]
         return PASSED if code.uses else UNUSED
     except BaseException:
         return FAILED
-
-
-def _remove_imports_of_the_code(tree: ast.Module) -> dict[str, str | None]:
-    """Remove the imports of modules that do not exist and are no packages (`names.PACKAGES`), which are of the code under test. Return the
-    names they bind (None: a module)."""
-    found: dict[str, str | None] = {}
-
-    class Transformer(ast.NodeTransformer):
-        def visit_ImportFrom(self, node: ast.ImportFrom) -> Any:
-            if _exists(node.module or ""):
-                return node
-            found.update({alias.asname or alias.name: alias.name for alias in node.names if alias.name != "*"})
-            return ast.Pass()
-
-        def visit_Import(self, node: ast.Import) -> Any:
-            for alias in [alias for alias in node.names if not _exists(alias.name)]:
-                node.names.remove(alias)
-                found[alias.asname or alias.name] = None
-            return node if node.names else ast.Pass()
-
-    Transformer().visit(tree)
-    ast.fix_missing_locations(tree)
-    return found
-
-
-def _exists(module: str) -> bool:
-    try:
-        return module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES or PathFinder.find_spec(module.split(".")[0]) is not None
-    except (ValueError, ImportError):
-        return False
 
 
 def _run_functions(namespace: dict[str, Any]) -> bool:
@@ -157,6 +130,8 @@ class _Code:
         """Uses of the code by the current test."""
         self.failed = False
         """An assertion of the current test has failed inside a call of the code."""
+        self.tree = ast.Module([], [])
+        """The current test."""
         self.proxies: dict[int, _Proxy] = {}
         self.callbacks: list[Callable[..., Any]] = []
         self.exceptions: dict[int, type[Exception]] = {}
@@ -176,8 +151,8 @@ class _Code:
             elif "value" in reply:
                 found[name] = value = self.decode(reply["value"])
                 if isinstance(value, _Proxy):
-                    self.functions[name] = value
-                    value.__dict__["_constructs"] = value._is_class and name[:1].isupper() and name != "Solution"
+                    constructs = value._is_class and name[:1].isupper() and name != "Solution"
+                    found[name] = self.functions[name] = _copy(value, _is_named_class=value._is_class, _constructs=constructs)
                 else:
                     self.uses += 1
         if entry_point is not None and (candidate := self.candidate(entry_point, found)) is not None:
@@ -208,7 +183,7 @@ class _Code:
         if "value" not in reply:
             raise wire.ConnectionLostError("not a reply")
         for before, key in ((args, "args"), (tuple(kwargs.values()), "kwargs")):
-            if key in reply:  # the call has changed its arguments
+            if key in reply and operation == "call":  # the call has changed its arguments
                 after = self.decode(reply[key])
                 for argument, changed in zip(before, after.values() if key == "kwargs" else after, strict=False):
                     _update(argument, changed)
@@ -236,7 +211,7 @@ class _Code:
         return wire.encode(value, self.describe)
 
     def decode(self, value: Any) -> Any:
-        return wire.decode(value, self.find)
+        return wire.decode(value, self.find, _check)
 
     def describe(self, value: Any) -> dict[str, Any]:
         """Return the stand-in of a proxy or function."""
@@ -261,6 +236,10 @@ class _Code:
 
     async def wait_for(self, awaitable: "_Proxy") -> Any:
         return self.request("await", awaitable)
+
+    def canonical(self, value: Any) -> Any:
+        """Return the one proxy of an object that all its copies stand for; other values as they are."""
+        return self.proxies[value._number] if isinstance(value, _Proxy) else value
 
     def exception_class(self, classes: list[list[Any]]) -> type[Exception]:
         """Return the class of an exception: the standard library's own, or one with the name and bases of the code's class."""
@@ -307,6 +286,17 @@ def _update(argument: Any, changed: Any) -> None:
         argument.extend(changed)
 
 
+def _check(value: Any) -> Any:
+    """Return a named tuple or array that the code has sent. Raises ValueError for one that pretends: a field that is called as if it were a
+    method of a plain type, or an empty array of several dimensions, which numpy finds equal in all elements to almost any other."""
+    if isinstance(value, tuple):
+        if any(callable(item) and field in _METHODS for field, item in zip(value._fields, value, strict=True)):  # type: ignore[attr-defined]
+            raise ValueError("a named tuple with a method of a plain type as a field")
+    elif value.size == 0 and value.ndim > 1:
+        raise ValueError("an empty array of several dimensions")
+    return value
+
+
 class _Namespace:
     """The code under test as a module."""
 
@@ -324,19 +314,17 @@ class _Proxy:
     """Object in the process of the code. Its operations run there and return plain values or further proxies."""
 
     def __init__(self, code: _Code, number: int, is_class: bool, plain: bool) -> None:
-        self.__dict__.update(_code=code, _number=number, _is_class=is_class, _plain=plain, _constructs=False, _constructed=False)
-        self.__dict__.update(_is_method=False)
+        self.__dict__.update(_code=code, _number=number, _is_class=is_class, _plain=plain, _is_named_class=False)
+        self.__dict__.update(_constructs=False, _constructed=False, _given_numbers={})
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") and name.endswith("__") and name not in ("__name__", "__members__"):
             raise AttributeError(name)
         value = self._code.request("getattr", self, name)
-        if isinstance(value, _Proxy):
-            if name in _METHODS and not (self._constructed or self._is_class):
-                if not self._plain:
-                    raise AttributeError(f"objects of the code have no method {name} of a plain type")
-                return getattr(self._code.request("plain", self), name)
-            value.__dict__["_is_method"] |= self._constructed
+        if callable(value) and name in _METHODS and not (self._constructed or self._is_named_class):
+            if not self._plain:
+                raise AttributeError(f"objects of the code have no method {name} of a plain type")
+            return getattr(self._code.request("plain", self), name)
         return value
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -347,11 +335,7 @@ class _Proxy:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = self._code.request("call", self, *args, **kwargs)
-        if isinstance(result, _Proxy) and self._constructs:
-            result.__dict__["_constructed"] = True
-        elif isinstance(result, _Proxy) and result._constructed and self._is_method:  # an object that returns itself as a result
-            return _Proxy(self._code, result._number, result._is_class, result._plain)
-        return result
+        return _copy(result, _constructed=True) if self._constructs and isinstance(result, _Proxy) else result
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, _Proxy):
@@ -376,11 +360,14 @@ class _Proxy:
         return isinstance(subclass, _Proxy) and self._code.request("issubclass", subclass, self) is True
 
     def __enter__(self) -> Any:
-        return self._code.request("enter", self)
+        result = self._code.request("enter", self)
+        return self if isinstance(result, _Proxy) and result._number == self._number else result
 
     def __exit__(self, *error: Any) -> Any:
         self._code.note(error[1])
-        return self._code.request("exit", self, *((None,) * 3 if error[0] is None else (None, str(error[1]), None)))
+        suppresses = bool(self._code.request("exit", self, *((None,) * 3 if error[0] is None else (None, str(error[1]), None))))
+        self._code.failed |= suppresses and trees.skips_assertions(self._code.tree, error[2])
+        return suppresses
 
     def __contains__(self, item: Any) -> bool:
         if self._constructed:
@@ -389,6 +376,13 @@ class _Proxy:
 
     def __reversed__(self) -> Any:
         return self._code.request("reversed", self)
+
+
+def _copy(proxy: _Proxy, **flags: bool) -> _Proxy:
+    """Return another proxy of the same object."""
+    copy = _Proxy(proxy._code, proxy._number, proxy._is_class, proxy._plain)
+    copy.__dict__.update(flags)
+    return copy
 
 
 _PLAIN_TYPES = (str, bytes, list, tuple, dict, set, frozenset, int, float, complex)
@@ -400,6 +394,7 @@ _METHODS -= set(_CONTAINER_METHODS.split())
 """Methods of plain types, and of packages, that say how an object compares with others; not those that containers of the code have too."""
 _NAMES = ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow", "lshift", "rshift", "and_", "or_", "xor")
 _BINARY: dict[str, Callable[..., Any]] = {name: getattr(operator, name) for name in _NAMES} | {"divmod": divmod}
+_UNARY = ("neg", "pos", "abs", "invert", "round")
 _BINARY |= {f"i{name.rstrip('_')}": getattr(operator, name) for name in _NAMES}
 
 
@@ -407,6 +402,7 @@ def _forward(name: str, operation: str, reflected: bool = False, only: type | No
     """Give proxies a special method that runs in the process of the code, but arithmetic with plain values only if the tests have made the
     object."""
     binary = operation in _BINARY
+    gives_number = operation in ("int", "float", "complex", "index")
 
     def method(self: _Proxy, *args: Any) -> Any:
         if binary and not (self._constructed or any(isinstance(arg, _Proxy) for arg in args)):
@@ -414,9 +410,14 @@ def _forward(name: str, operation: str, reflected: bool = False, only: type | No
                 return NotImplemented
             value = self._code.request("plain", self)
             return _BINARY[operation](*reversed((value, *args))) if reflected else _BINARY[operation](value, *args)
-        result = self._code.request(operation, *reversed((self, *args))) if reflected else self._code.request(operation, self, *args)
-        if isinstance(result, _Proxy):
-            result.__dict__["_constructed"] |= self._constructed
+        if gives_number and not self._constructed:
+            if operation not in self._given_numbers:  # asked once: another number each time would fit any condition
+                self._given_numbers[operation] = self._code.request(operation, self)
+            result = self._given_numbers[operation]
+        else:
+            result = self._code.request(operation, *reversed((self, *args))) if reflected else self._code.request(operation, self, *args)
+        if self._constructed and isinstance(result, _Proxy) and (binary or operation in _UNARY):
+            result = _copy(result, _constructed=True)
         if only is not None and not isinstance(result, only):
             raise TypeError(f"{name} returned {type(result).__name__}")
         return result
@@ -439,7 +440,7 @@ for _name in ("add", "sub", "mul", "matmul", "truediv", "floordiv", "mod", "pow"
     _forward(f"__r{_name}__", _operation, reflected=True)
     if _name != "divmod":
         _forward(f"__i{_name}__", f"i{_name}")
-for _name in ("neg", "pos", "abs", "invert", "getitem", "setitem", "delitem", "next", "round", "complex"):
+for _name in (*_UNARY, "getitem", "setitem", "delitem", "next", "complex"):
     _forward(f"__{_name}__", _name)
 _TYPES: dict[str, type] = dict.fromkeys(("str", "repr", "format"), str) | dict.fromkeys(("len", "int", "index"), int)
 _TYPES |= {kind.__name__: kind for kind in (bool, float, bytes)}

@@ -2,8 +2,9 @@
 
 import ast
 import builtins
+import symtable
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -27,6 +28,7 @@ MODULES += ("random", "datetime", "fractions", "decimal", "operator", "string", 
 it. An earlier one wins."""
 _PACKAGES = """
 numpy pandas scipy sympy sklearn torch tensorflow networkx matplotlib seaborn requests bs4 nltk pytest hypothesis parameterized jax xgboost
+nose hamcrest testfixtures assertpy deepdiff mock sure expects ddt freezegun toolz cytoolz simplejson six unittest2 codewars_test
 statsmodels PIL cv2 yaml regex sortedcontainers more_itertools gmpy2 mpmath numba polars flask django dateutil pytz attr pydantic tqdm lxml
 """
 PACKAGES = frozenset(_PACKAGES.split())
@@ -54,16 +56,29 @@ def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
     """Execute `source`, with the names of the standard library that it uses and does not define."""
     tree = ast.parse(source, filename)
     standard = standard_names()
-    namespace["__builtins__"] = builtins
-    namespace.update({name: standard[name] for name in free_names([tree]) if name in standard and name not in _BUILTINS})
+    namespace.update(__builtins__=builtins, __file__=f"/{filename}")
+    namespace.update({name: standard[name] for name in free_names([tree], among=standard) if name not in _BUILTINS})
     exec(compile(tree, filename, "exec"), namespace)
 
 
-def free_names(trees: Iterable[ast.AST]) -> set[str]:
-    """Return the names that are read and bound nowhere."""
+@cache
+def known_names() -> frozenset[str]:
+    """Return the names that tests may use without importing them."""
+    return frozenset(standard_names()) | sys.stdlib_module_names | frozenset(PACKAGE_NAMES)
+
+
+def free_names(trees: Sequence[ast.AST], *, among: Container[str] | None = None, ignored: Iterable[str] = ()) -> set[str]:
+    """Return the global names that are read and nowhere bound as such: an argument or local name of a function binds no global name.
+
+    Args:
+        among: only these names.
+        ignored: names to leave out.
+    """
     read: set[str] = set()
     bound: set[str] = set()
+    scopes = False
     for node in (node for tree in trees for node in ast.walk(tree)):
+        scopes |= isinstance(node, _SCOPES)
         if isinstance(node, ast.Name):
             (read if isinstance(node.ctx, ast.Load) else bound).add(node.id)
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
@@ -74,6 +89,30 @@ def free_names(trees: Iterable[ast.AST]) -> set[str]:
             bound.add((node.asname or node.name).split(".")[0])
         elif isinstance(node, ast.ExceptHandler | ast.MatchAs | ast.MatchStar) and node.name:
             bound.add(node.name)
+    defined = {node.name for tree in trees for node in getattr(tree, "body", ()) if isinstance(node, _DEFINITIONS)}
+    read = {name for name in read - defined if among is None or name in among}.difference(ignored)
+    free = read - bound
+    return free | _global_names(trees) & read if scopes and free != read else free
+
+
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_SCOPES = (*_DEFINITIONS, ast.Lambda, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
+
+
+def _global_names(trees: Iterable[ast.AST]) -> set[str]:
+    """`free_names` by the rules of scopes, which takes longer."""
+    read: set[str] = set()
+    bound: set[str] = set()
+    pending = [symtable.symtable(ast.unparse(tree), "", "exec") for tree in trees]
+    while pending:
+        table = pending.pop()
+        pending += table.get_children()
+        for symbol in table.get_symbols():
+            if table.get_type() == "module" or symbol.is_global():
+                if symbol.is_assigned() or symbol.is_imported():
+                    bound.add(symbol.get_name())
+                elif symbol.is_referenced():
+                    read.add(symbol.get_name())
     return read - bound
 
 
@@ -87,7 +126,7 @@ def names_under_test(trees: Sequence[ast.AST], entry_point: str | None) -> set[s
     Raises:
         ValueError: the tests use builtin functions only, and it is unclear which is under test.
     """
-    free = free_names(trees) - {"candidate"}
+    free = free_names(trees, ignored=("candidate",))
     modules = {
         node.value.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }

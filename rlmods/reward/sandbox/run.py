@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import selectors
@@ -29,7 +30,7 @@ ENVIRONMENT = {"HOME": "/", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS
 FILE_BYTES = 2**20
 """Largest file that can be written. With walls, none can; this applies to `confined=False`."""
 PIPE_BYTES = 65536
-"""Data up to this size is passed through a pipe, which holds it; larger data in a temporary file."""
+"""Jobs up to this size are passed through a pipe, which holds them; larger ones in a file."""
 PREFIX = "rlmods_sandbox_"
 START_TIMEOUT_S = 60.0
 """Time for the server to start, and for a process to be confined, on a busy machine. `Limits.timeout_s` counts from then."""
@@ -70,7 +71,7 @@ def run_program(source: str, stdin: str, limits: Limits) -> RunResult:
     """Run `source` as a program. Raises RuntimeError if this machine cannot confine it."""
     with ExitStack() as stack:
         output, errors = (stack.enter_context(_pipe()) for _ in range(2))
-        ends = {"stdin": _input(stdin, stack), "stdout": output[1], "stderr": errors[1]}
+        ends = {"stdin": _file(stdin.encode("utf-8", "surrogatepass"), stack), "stdout": output[1], "stderr": errors[1]}
         processes = stack.enter_context(_Processes(_server("child", limits), [("program", {"source": source}, ends)], limits, stack))
         return processes.watch(output[0], errors[0])
 
@@ -144,18 +145,30 @@ def _pipe() -> Iterator[tuple[FileIO, FileIO]]:
         yield read_end, write_end
 
 
-def _input(data: str, stack: ExitStack) -> FileIO:
-    """Return a file to read `data` from."""
-    content = data.encode("utf-8", "surrogatepass")
-    if len(content) <= PIPE_BYTES:
-        reader, writer = stack.enter_context(_pipe())
-        with writer:
-            writer.write(content)
-        return reader
-    with tempfile.NamedTemporaryFile(prefix=PREFIX) as file:
-        file.write(content)
-        file.flush()
-        return stack.enter_context(FileIO(file.name, "rb"))  # without a right to write
+def _job(job: Mapping[str, Any], stack: ExitStack) -> FileIO:
+    """Return the end of a pipe, or a file, to read `job` from as JSON."""
+    content = json.dumps(job).encode()
+    if len(content) > PIPE_BYTES:
+        return _file(content, stack)
+    reader, writer = stack.enter_context(_pipe())
+    with writer:
+        writer.write(content)
+    return reader
+
+
+def _file(content: bytes, stack: ExitStack) -> FileIO:
+    """Return a file to read `content` from, which no one can change. On Linux it is in memory, and can be opened in `/dev` or `/proc`
+    within the walls, as programs do that read `/dev/stdin`."""
+    if not sys.platform.startswith("linux"):
+        with tempfile.NamedTemporaryFile(prefix=PREFIX) as file:
+            file.write(content)
+            file.flush()
+            return stack.enter_context(FileIO(file.name, "rb"))  # without a right to write
+    with open(os.memfd_create(PREFIX, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING), "wb") as memory:
+        memory.write(content)
+        memory.flush()
+        fcntl.fcntl(memory, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        return stack.enter_context(FileIO(f"/proc/self/fd/{memory.fileno()}", "rb"))
 
 
 class _Server:
@@ -253,7 +266,7 @@ class _Processes:
         forms = []
         for mode, job, ends in processes:
             folder = "/" if limits.confined else stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{PREFIX}{os.getpid()}_"))
-            files += [_input(json.dumps(job), stack), *ends.values()]
+            files += [_job(job, stack), *ends.values()]
             forms.append((mode, ["job", *ends], folder))
         settings = {"cpu_s": int(limits.timeout_s) + 1, "memory_mb": limits.memory_mb, "file_bytes": FILE_BYTES}
         start = {"processes": forms, "limits": settings, "context": context}

@@ -240,10 +240,25 @@ def _run(main: Callable[[], None], as_program: bool) -> NoReturn:
             sys.modules["threading"]._shutdown()
         if "atexit" in sys.modules:
             sys.modules["atexit"]._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
+        _release_globals()
+        _flush()
     finally:
         os._exit(code)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__, sys.__stderr__):
+        with suppress(Exception):  # closed, or replaced by something else
+            stream.flush()  # type: ignore[union-attr]
+
+
+def _release_globals() -> None:
+    """Set the globals of the program to None, as an interpreter does at its end: files of its own are written."""
+    namespace = vars(sys.modules["__main__"])
+    for name in list(namespace):
+        if name != "__builtins__":
+            namespace[name] = None
 
 
 def _exit_code(main: Callable[[], None]) -> int:

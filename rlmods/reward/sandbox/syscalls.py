@@ -115,6 +115,13 @@ listmount 458 458
 sync 162 81
 syncfs 306 267
 io_setup 206 0
+fsync 74 82
+fdatasync 75 83
+sync_file_range 277 84
+cachestat 451 451
+file_getattr 468 468
+open_tree_attr 467 467
+modify_ldt 154 -
 """
 _RESTRICTED = """
 kill 62 129

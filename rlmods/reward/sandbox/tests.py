@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -45,7 +46,7 @@ def read_tests(tests: Any, entry_point: str | None = None, setup: str | None = N
             not taken from the code under test.
 
     Raises:
-        ValueError: another form, no tests at all, or programs that all must print nothing.
+        ValueError: another form, no tests at all, programs that all must print nothing, or assertion functions of unknown packages.
     """
     if isinstance(tests, str) and tests.lstrip()[:1] in ("[", "{"):
         tests = json.loads(tests)
@@ -77,7 +78,10 @@ def read_tests(tests: Any, entry_point: str | None = None, setup: str | None = N
         raise ValueError("there are no unit tests")
     if parsed.cases and not any(expected.strip() for _, expected in parsed.cases):
         raise ValueError("an empty program passes the unit tests: all expected outputs are empty")
-    names.names_under_test([_parse(test) for test in parsed.asserts], parsed.entry_point)
+    trees = [_parse(test) for test in parsed.asserts]
+    taken = names.names_under_test(trees, parsed.entry_point).union(*map(_imported_from_the_code, trees))
+    if judges := sorted(name for name in taken if name.lower().startswith("assert") or name == "approx"):
+        raise ValueError(f"the unit tests take {judges[0]} from the code under test, which could accept anything: define it in the setup")
     return parsed
 
 
@@ -101,6 +105,24 @@ def _parse(test: str) -> ast.Module:
     if missing := [name for name in needy if name not in called]:
         raise ValueError(f"unit tests need arguments that nothing passes: {missing[0]}")
     return tree
+
+
+@lru_cache(4096)
+def _imported_from_the_code(tree: ast.Module) -> frozenset[str]:
+    """Return the names that the tests import from modules that are neither of the standard library nor of known packages, and the
+    attributes of such modules."""
+    found, modules = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and not _is_known(node.module or ""):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.Import):
+            modules |= {alias.asname or alias.name for alias in node.names if not _is_known(alias.name)}
+    nodes = ast.walk(tree) if modules else ()
+    return frozenset(found | {node.attr for node in nodes if isinstance(node, ast.Attribute) and ast.unparse(node.value) in modules})
+
+
+def _is_known(module: str) -> bool:
+    return module.split(".")[0] in sys.stdlib_module_names | names.PACKAGES
 
 
 def packages_used(unit_tests: Tests) -> set[str]:

@@ -125,11 +125,12 @@ def _encode_scalar(value: Any) -> dict[str, Any] | None:
     return None
 
 
-def decode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
+def decode(value: Any, other: Callable[[Any], Any] | None = None, check: Callable[[Any], Any] = lambda value: value) -> Any:
     """Return the value from its `encode` form. Raises ValueError for anything else.
 
     Args:
         other: returns the value for the stand-in of a value that is not plain.
+        check: applied to named tuples and numpy arrays.
     """
     if value is None or isinstance(value, bool | str | int):
         return value
@@ -139,17 +140,17 @@ def decode(value: Any, other: Callable[[Any], Any] | None = None) -> Any:
     if kind in _SCALARS:
         return _SCALARS[kind](content)
     if kind in _COLLECTIONS:
-        return _COLLECTIONS[kind](decode(x, other) for x in content)
+        return _COLLECTIONS[kind](decode(x, other, check) for x in content)
     if kind in _VIEWS:
-        return _view(kind, [decode(x, other) for x in content])
+        return _view(kind, [decode(x, other, check) for x in content])
     if kind in _DICTS:
-        return _DICTS[kind]({decode(k, other): decode(v, other) for k, v in content})
+        return _DICTS[kind]({decode(k, other, check): decode(v, other, check) for k, v in content})
     if kind == "namedtuple":
         name, fields, items = content
-        return _named_tuple(str(name), tuple(map(str, fields)))(*(decode(x, other) for x in items))
+        return check(_named_tuple(str(name), tuple(map(str, fields)))(*(decode(x, other, check) for x in items)))
     if kind == "numpy":
         dtype, shape, items = content
-        return import_module("numpy").array(decode(items), dtype=dtype).reshape(shape)
+        return check(import_module("numpy").array(decode(items), dtype=dtype).reshape(shape))
     if kind == "other" and other is not None:
         return other(content)
     raise ValueError("not an encoded value")
