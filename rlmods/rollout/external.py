@@ -139,7 +139,6 @@ def sampling_settings(rollout: Any, policy: Policy, prompt: EncodedPrompt, sampl
         "ignore_eos": True,
         "stop_token_ids": sorted(policy.eos_ids),
         "stop": list(rollout.stop),
-        "include_stop_str_in_output": True,
         "skip_special_tokens": True,
         "detokenize": bool(rollout.stop),
         "logprobs": 0,  # of the sampled token alone

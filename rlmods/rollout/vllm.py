@@ -22,7 +22,7 @@ from rlmods.rollout.encoding import check_settings
 from rlmods.rollout.external import Completion, Progress, Request, Versions, check_temperature, full_weights, generate, shared
 from rlmods.types import Prompt, Response, UserError, check_bounds
 
-INSTALL = "pip install 'rlmods[vllm]' on a machine with a GPU, `make .venv-vllm` without one, or type rollout=local"
+INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
 ENVIRONMENT = {"VLLM_LOGGING_LEVEL": "ERROR", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
 """Settings of vLLM that only the environment has, unless the user set them. Bound threads would slow down training on a CPU."""
 
