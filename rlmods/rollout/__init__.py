@@ -2,5 +2,6 @@
 
 from rlmods.rollout.local import Local
 from rlmods.rollout.vllm import VLLM
+from rlmods.rollout.vllm_server import VLLMServer
 
-__all__ = ["VLLM", "Local"]
+__all__ = ["VLLM", "Local", "VLLMServer"]

@@ -164,10 +164,13 @@ def generate(
     encoded = encode(policy, prompts, occurrences, rollout.max_tokens, max_length)
     requests = [Request(p.tokens, sampling_settings(rollout, policy, p, samples, iteration)) for p in encoded]
     completions = engine.complete(requests, _progress(rollout.on_tokens, len(prompts) * samples))
+    for prompt, row in zip(encoded, completions, strict=True):
+        if len(row) != samples:
+            raise UserError(f"rollout: the engine returned {len(row)} responses to prompt {prompt.prompt.id} instead of {samples}: see its log")
     return [
         _checked(policy, prompt, completion, engine.version, sample, iteration)
         for prompt, row in zip(encoded, completions, strict=True)
-        for sample, completion in zip(range(samples), row, strict=True)
+        for sample, completion in enumerate(row)
     ]
 
 
