@@ -74,7 +74,8 @@ def flags(settings: Settings, policy: Policy, folder: Path) -> list[str]:
     }
     if cache_gib is not None:
         named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
-    return ["--model", str(folder), *(x for name, value in named.items() for x in (f"--{name}", str(value))), "--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]
+    switches = ["--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]  # the former serves requests with token ids
+    return ["--model", str(folder), *(x for name, value in named.items() for x in (f"--{name}", str(value))), *switches]
 
 
 def serve(arguments: Sequence[str]) -> str:

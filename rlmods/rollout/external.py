@@ -166,7 +166,9 @@ def generate(
     completions = engine.complete(requests, _progress(rollout.on_tokens, len(prompts) * samples))
     for prompt, row in zip(encoded, completions, strict=True):
         if len(row) != samples:
-            raise UserError(f"rollout: the engine returned {len(row)} responses to prompt {prompt.prompt.id} instead of {samples}: see its log")
+            raise UserError(
+                f"rollout: the engine returned {len(row)} responses to prompt {prompt.prompt.id} instead of {samples}: see its log"
+            )
     return [
         _checked(policy, prompt, completion, engine.version, sample, iteration)
         for prompt, row in zip(encoded, completions, strict=True)
@@ -177,10 +179,9 @@ def generate(
 def _checked(policy: Policy, prompt: EncodedPrompt, completion: Completion, version: str, sample: int, iteration: int) -> Response:
     found = set(completion.versions)
     if found != {version}:
-        raise UserError(
-            f"rollout: a response was sampled with the weights {', '.join(sorted(found)) or 'of no version'} instead of {version}, so another "
-            "process changed the engine's weights: give each training run its own engine"
-        )
+        names = ", ".join(sorted(found)) or "of no version"
+        problem = f"a response was sampled with the weights {names} instead of {version}, so another process changed the engine's weights"
+        raise UserError(f"rollout: {problem}: give each training run its own engine")
     tokens, logprobs = completion.tokens, completion.logprobs
     if completion.finish not in ("stop", "length") or not 0 < len(tokens) == len(logprobs) or len(tokens) > prompt.limit:
         problem = f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason {completion.finish}"

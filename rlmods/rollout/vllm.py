@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
+import shutil
 import warnings
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import mkdtemp
 from typing import Any
 
 import torch
@@ -110,14 +113,15 @@ class InProcess:
 
     def __init__(self, policy: Policy, max_length: int | None, cache_gib: float, dtype: str | None, eager: bool | None) -> None:
         self._versions = Versions()
-        self._folder = TemporaryDirectory(prefix="rlmods-vllm-")
-        write_description(policy, Path(self._folder.name))
+        folder = mkdtemp(prefix="rlmods-vllm-")
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        write_description(policy, Path(folder))
         options: dict[str, Any] = {"distributed_executor_backend": "external_launcher"} if _num_ranks() > 1 else {}
         with _isolated():
             import vllm
 
             self._llm = vllm.LLM(
-                model=self._folder.name,
+                model=folder,
                 load_format="dummy",  # `load` sets the weights
                 dtype=dtype or str(policy.model.dtype).removeprefix("torch."),
                 max_model_len=min(policy.context_length, max_length or policy.context_length),
@@ -127,6 +131,8 @@ class InProcess:
                 generation_config="vllm",  # not the checkpoint's
                 **options,
             )
+        if options:  # the process group is the trainer's, which destroys it before Python exits
+            self._llm.llm_engine.engine_core._finalizer.atexit = False
 
     @property
     def version(self) -> str:
@@ -211,6 +217,7 @@ def _isolated() -> Iterator[None]:
     """Import vLLM or start an engine without an effect on training: random state, threads and warnings stay as they are."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    logging.getLogger("vllm").setLevel(logging.ERROR)  # until vLLM sets the level of the environment
     os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"  # the engine reads the policy's tensors
     rank = {"RANK": str(dist.get_rank()), "LOCAL_RANK": os.environ.get("LOCAL_RANK", "0")} if _num_ranks() > 1 else {}
     before = {name: os.environ.get(name) for name in rank}
@@ -223,11 +230,11 @@ def _isolated() -> Iterator[None]:
     finally:
         torch.set_num_threads = set_num_threads  # the CPU build replaces it
         torch.set_num_threads(num_threads)
-        for name, value in before.items():
-            if value is None:
+        for name, old in before.items():
+            if old is None:
                 os.environ.pop(name)
             else:
-                os.environ[name] = value
+                os.environ[name] = old
 
 
 @contextmanager

@@ -200,7 +200,9 @@ class Servers:
                     stops[reply.url].set()
                     problems[reply.url] = reply.result
                     if len(problems) == len(stops):
-                        raise UserError(f"rollout: no server is left for {len(requests) - len(done)} prompts: {'; '.join(problems.values())}")
+                        raise UserError(
+                            f"rollout: no server is left for {len(requests) - len(done)} prompts: {'; '.join(problems.values())}"
+                        )
                     todo.put(reply.index)
                 else:
                     done[reply.index] = reply.result

@@ -161,7 +161,10 @@ class TestReplies:
     @pytest.mark.parametrize(
         ("fields", "message"),
         [
-            ({"logprobs": {"content": [{"logprob": None}]}, "token_ids": [30]}, "the policy's logits are not finite, training has diverged"),
+            (
+                {"logprobs": {"content": [{"logprob": None}]}, "token_ids": [30]},
+                "the policy's logits are not finite, training has diverged",
+            ),
             ({"token_ids": []}, "with 0 tokens"),
             ({"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}}, "with 7 tokens, 7 log-probabilities"),
             ({"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}}, "with 4 tokens, 2 log-probabilities"),
@@ -176,7 +179,8 @@ class TestReplies:
         assert "\n" not in str(error.value)
 
     def test_fewer_responses_are_an_error(self, policy: Policy) -> None:
-        with servers(lambda server, body, reply: {"choices": reply["choices"][1:]}) as found, pytest.raises(UserError, match="2 responses to prompt p0 instead of 3"):
+        fewer = lambda server, body, reply: {"choices": reply["choices"][1:]}  # noqa: E731
+        with servers(fewer) as found, pytest.raises(UserError, match="2 responses to prompt p0 instead of 3"):
             sample(found, policy)
 
 
