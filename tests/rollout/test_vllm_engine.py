@@ -262,13 +262,15 @@ def test_versions_follow_policy_iteration_and_changes() -> None:
     assert not versions.update(policy, 0)
     assert versions.name == name
     assert versions.update(policy, 1)
-    policy.model.model.norm.weight.data.zero_()  # not counted by torch, but also not how optimizers step
     with torch.no_grad():
         policy.model.model.norm.weight.add_(1)
     assert versions.update(policy, 1)
-    assert versions.update(tiny_setup.policy(), 1)
-    versions.forget()
     assert versions.name != name
+    versions.forget()
+    assert versions.update(policy, 1)
+    first, second = tiny_setup.policy(), tiny_setup.policy()
+    assert versions.update(first, 0)
+    assert versions.update(second, 0)
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external, vllm_server
 from rlmods.types import Prompt, Response, UserError
-from tests.rollout.stand_in import StandIn, servers
+from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ranks, tiny_setup
 
 PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(9)]
@@ -30,6 +31,16 @@ def new_engines(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="module")
 def policy() -> Policy:
     return tiny_setup.policy()
+
+
+def after(event: threading.Event) -> Change:
+    """Let a server answer after the event only, so that others get prompts too."""
+
+    def change(server: StandIn, body: Any, reply: Any) -> Any:
+        assert event.wait(60)
+        return reply
+
+    return change
 
 
 def rollout(found: list[StandIn], **settings: Any) -> VLLMServer:
@@ -58,6 +69,10 @@ class TestRequests:
             responses = sample(found, policy)
             assert complete(responses, policy)
             assert sorted(found[0].prompts + found[1].prompts) == sorted(policy.encode(p) for p in PROMPTS)
+            seeds = dict(zip(map(tuple, found[0].prompts + found[1].prompts), found[0].settings + found[1].settings, strict=True))
+            for r in responses:
+                expected = choice({"sampling_params": seeds[tuple(r.prompt_tokens)]}, r.meta["sample"], "")
+                assert r.tokens == expected["token_ids"]
         with servers(None) as found:
             assert outcomes(sample(found, policy)) == outcomes(responses)
 
@@ -75,11 +90,15 @@ class TestRequests:
             assert complete(sample(found, policy, retries=3), policy)
 
     def test_a_killed_server_loses_nothing(self, policy: Policy) -> None:
+        failed = threading.Event()
+
         def dies(server: StandIn, body: Any, reply: Any) -> Any:
-            server.is_down = server.is_down or len(server.prompts) == 2
+            if len(server.prompts) == 2:
+                server.is_down = True
+                failed.set()
             return 503 if server.is_down else reply
 
-        with servers(None, dies) as found:
+        with servers(after(failed), dies) as found:
             part = rollout(found)
             part.sync(policy, iteration=0)
             with pytest.warns(UserWarning, match="HTTP 503.*: its prompts went to the others, and it is left out until the next iteration"):
@@ -155,7 +174,13 @@ class TestReplies:
             sample(found, policy)
 
     def test_a_server_that_was_started_again_is_left_out(self, policy: Policy) -> None:
-        with servers(None, with_version("default")) as found, pytest.warns(UserWarning, match="started again and has no weights yet"):
+        asked, restarted = threading.Event(), with_version("default")
+
+        def change(server: StandIn, body: Any, reply: Any) -> Any:
+            asked.set()
+            return restarted(server, body, reply)
+
+        with servers(after(asked), change) as found, pytest.warns(UserWarning, match="started again and has no weights yet"):
             assert complete(sample(found, policy), policy)
 
     @pytest.mark.parametrize(
