@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from torch import Tensor
+from transformers.core_model_loading import revert_weight_conversion
 
 from rlmods.distributed.sharding import FullState
 from rlmods.policy.base import Policy
@@ -103,10 +104,10 @@ class Versions:
 
 
 def full_weights(policy: Policy) -> Iterator[tuple[str, Tensor]]:
-    """Yield the policy's weights under their names in transformers, one full tensor at a time: adapters merged, tied weights under each of
-    their names. Every rank iterates."""
+    """Yield the policy's weights as in a checkpoint, of one full tensor at a time: adapters merged, each expert under its own name, tied
+    weights under each of their names. Every rank iterates."""
     for name, x in policy.weights(FullState(policy.model)):
-        yield name, x.detach()
+        yield from revert_weight_conversion(policy.model, {name: x.detach()}).items()
 
 
 def check_temperature(temperature: float) -> None:

@@ -181,10 +181,11 @@ def _completion(output: Any) -> Completion:
 
 
 def check_architecture(policy: Policy) -> None:
-    """Check that vLLM is installed and has an implementation of the policy's architecture.
+    """Check that vLLM is installed and supports the policy's architecture. (Its CPU build, 0.32, computes with wrong experts after
+    `reload_weights`, also with those of a checkpoint on disk.)
 
     Raises:
-        UserError: it is not, or has none.
+        UserError: it is not, or does not.
     """
     with _isolated():
         try:
@@ -194,6 +195,8 @@ def check_architecture(policy: Policy) -> None:
         name = type(policy.model).__name__
         if name not in ModelRegistry.get_supported_archs():
             raise UserError(f"rollout=vllm: vLLM has no implementation of {name}: type rollout=local, or policy=... for another model")
+    if policy.is_mixture and not torch.cuda.is_available():
+        raise UserError(f"rollout=vllm: vLLM's CPU build cannot load new experts into {name}: type rollout=local")
 
 
 def write_description(policy: Policy, folder: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig, AutoTokenizer
 
@@ -16,6 +18,7 @@ from rlmods.rollout import VLLM, Local, external
 from rlmods.rollout.external import Versions, sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response, UserError
+from tests.policy.mixtures import mixture
 from tests.rollout.stand_in import choice
 from tests.support import tiny_setup
 
@@ -186,6 +189,15 @@ def test_every_weight_is_sent_when_it_changes(vllm: Any) -> None:
     assert len(vllm.LLM.made) == 1
 
 
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+def test_weights_of_experts_have_the_names_of_a_checkpoint(kind: str, tmp_path: Path) -> None:
+    policy = mixture(kind)
+    policy.export(tmp_path)
+    saved, sent = load_file(tmp_path / "model.safetensors"), dict(external.full_weights(policy))
+    assert sent.keys() == saved.keys() != policy.model.state_dict().keys()
+    assert all(torch.equal(x, saved[name]) for name, x in sent.items())
+
+
 def test_a_failed_transfer_is_repeated(policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rollout = synced(policy)
     [llm] = vllm.LLM.made
@@ -250,6 +262,10 @@ def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(sys.modules["vllm"].ModelRegistry, "get_supported_archs", set)
     with pytest.raises(UserError, match="vLLM has no implementation of LlamaForCausalLM: type rollout=local"):
         VLLM().check_policy(policy)
+    sys.modules["vllm"].ModelRegistry.get_supported_archs = lambda: {"Qwen3MoeForCausalLM"}  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local"):
+        VLLM().check_policy(mixture("qwen3"))
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"):
         VLLM().check_policy(policy)
