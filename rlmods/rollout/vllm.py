@@ -120,17 +120,22 @@ class InProcess:
         with _isolated():
             import vllm
 
-            self._llm = vllm.LLM(
-                model=folder,
-                load_format="dummy",  # `load` sets the weights
-                dtype=dtype or str(policy.model.dtype).removeprefix("torch."),
-                max_model_len=min(policy.context_length, max_length or policy.context_length),
-                kv_cache_memory_bytes=int(cache_gib * 2**30),
-                enforce_eager=not torch.cuda.is_available() if eager is None else eager,
-                logprobs_mode="processed_logprobs",  # after temperature and truncation
-                generation_config="vllm",  # not the checkpoint's
-                **options,
-            )
+            try:
+                self._llm = vllm.LLM(
+                    model=folder,
+                    load_format="dummy",  # `load` sets the weights
+                    dtype=dtype or str(policy.model.dtype).removeprefix("torch."),
+                    max_model_len=min(policy.context_length, max_length or policy.context_length),
+                    kv_cache_memory_bytes=int(cache_gib * 2**30),
+                    enforce_eager=not torch.cuda.is_available() if eager is None else eager,
+                    logprobs_mode="processed_logprobs",  # after temperature and truncation
+                    generation_config="vllm",  # not the checkpoint's
+                    **options,
+                )
+            except (ValueError, RuntimeError, NotImplementedError) as error:  # vLLM's messages name the cause
+                reason = " ".join(str(error).split())[:400]
+                advice = "type a larger rollout.cache_gib or a smaller rollout.max_length if memory is the cause, or rollout=local"
+                raise UserError(f"rollout=vllm: the engine does not start ({reason}): {advice}") from error
         if options:  # the process group is the trainer's, which destroys it before Python exits
             self._llm.llm_engine.engine_core._finalizer.atexit = False
 

@@ -279,6 +279,13 @@ def test_an_unknown_architecture_is_an_error(tied: Policy) -> None:
         VLLM().check_policy(policy)
 
 
+def test_an_engine_that_does_not_start_says_why(tied: Policy) -> None:
+    with pytest.raises(UserError, match=r"the engine does not start \(.*cache.*\): type a larger rollout\.cache_gib") as error:
+        synced(tied, cache_gib=1e-5)
+    assert "\n" not in str(error.value)
+    assert gap(tied, sample(tied)) < 1e-4
+
+
 def test_experts_are_refused_without_a_gpu() -> None:
     """If vLLM's CPU build loads new experts now, remove the check."""
     with pytest.raises(UserError, match="vLLM's CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local"):

@@ -169,6 +169,15 @@ def test_the_engine_is_that_of_the_policy(policy: Policy, vllm: Any) -> None:
     assert expected.items() <= llm.options.items()
 
 
+def test_an_engine_that_does_not_start_is_an_error(policy: Policy, vllm: Any) -> None:
+    def fail(**options: Any) -> None:
+        raise ValueError("No memory for the KV cache.\nDecrease it.")
+
+    vllm.LLM = fail
+    with pytest.raises(UserError, match=r"does not start \(No memory for the KV cache. Decrease it.\): type a larger rollout.cache_gib"):
+        synced(policy)
+
+
 def test_every_weight_is_sent_when_it_changes(vllm: Any) -> None:
     policy = tiny_setup.policy()
     rollout = synced(policy)
