@@ -14,7 +14,8 @@ from rlmods.adapter import LoRA
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy import Policy
-from rlmods.rollout import VLLMServer, external, vllm_server
+from rlmods.rollout import VLLMServer, external
+from rlmods.rollout import servers as servers_module
 from rlmods.types import Prompt, Response, UserError
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ranks, tiny_setup
@@ -25,7 +26,7 @@ PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(9)]
 @pytest.fixture(autouse=True)
 def new_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(external, "_engines", {})
-    monkeypatch.setattr(vllm_server, "IDLE_S", 0.05)
+    monkeypatch.setattr(servers_module, "IDLE_S", 0.05)
 
 
 @pytest.fixture(scope="module")
@@ -232,8 +233,8 @@ class TestWeights:
             assert all(torch.equal(x, expected[name]) for name, x in found[0].weights.items())
 
     def test_are_in_several_files_if_they_are_large(self, policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(vllm_server, "FILE_BYTES", 20_000)
-        assert len(list(vllm_server._parts(policy))) > 3
+        monkeypatch.setattr(servers_module, "FILE_BYTES", 20_000)
+        assert len(list(servers_module._parts(policy))) > 3
         with servers(None) as found:
             sample(found, policy)
             assert found[0].weights.keys() == policy.model.state_dict().keys()
