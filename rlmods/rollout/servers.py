@@ -69,14 +69,15 @@ class Servers:
         held = [] if changed else [url for url in self.urls if all(url in available for _, available, _ in ranks)]
         if len(held) == len(self.urls):
             return
+        targets = [url for url in self.urls if url not in held]
         folder, problem = self._write(policy)
-        problems: dict[str, str] = {}
+        problems = dict.fromkeys(targets, problem) if problem else {}
         if folder is not None:
             try:
-                targets = [url for url in self.urls if url not in held]
-                with ThreadPoolExecutor(len(targets)) as threads:
-                    found = threads.map(lambda url: problem or self._load(folder, version, url), targets)
-                    problems = {url: text for url, text in zip(targets, found, strict=True) if text}
+                if not problem:
+                    with ThreadPoolExecutor(len(targets)) as threads:
+                        found = threads.map(partial(self._load, folder, version), targets)
+                        problems = {url: text for url, text in zip(targets, found, strict=True) if text}
             finally:
                 shutil.rmtree(folder, ignore_errors=True)
         problems, self.version = all_gather(problems)[0], version
@@ -180,7 +181,7 @@ class Servers:
                 folder = Path(mkdtemp(prefix="rlmods-weights-", dir=parent))
                 folder.chmod(0o755)
             except OSError as error:
-                raise UserError(f"rollout.folder: {parent} cannot be written ({error.strerror}): type rollout.folder=FOLDER") from error
+                problem = f"{parent} cannot be written ({error.strerror}): type rollout.folder=FOLDER"
         for i, part in enumerate(_parts(policy)):
             if folder is not None and not problem:
                 try:
@@ -203,7 +204,7 @@ class Servers:
             for attempt in range(endpoint.retries + 1):
                 try:
                     reply = _post(endpoint, body)
-                    if reply.get("success") is False:
+                    if isinstance(reply, dict) and reply.get("success") is False:
                         raise NoReplyError("it did not drop the cached keys and values of the previous weights")
                     break
                 except (NoReplyError, UserError) as error:

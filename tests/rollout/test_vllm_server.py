@@ -271,8 +271,24 @@ class TestWeights:
 
     def test_a_folder_that_cannot_be_written_is_an_error(self, policy: Policy, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
-        with servers(None) as found, pytest.raises(UserError, match=r"rollout\.folder: .*file cannot be written .*: type rollout\.folder="):
+        with (
+            servers(None) as found,
+            pytest.raises(UserError, match=r"no server has the weights: .*file cannot be written .*: type rollout\.folder="),
+        ):
             sample(found, policy, folder=str(tmp_path / "file"))
+
+    def test_a_folder_without_room_is_an_error(self, policy: Policy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: Any) -> None:
+            raise OSError("No space left on device")
+
+        monkeypatch.setattr(servers_module, "save_file", full)
+        with (
+            servers(None) as found,
+            pytest.raises(UserError, match=r"cannot be written \(No space left on device\): type rollout\.folder="),
+        ):
+            sample(found, policy, folder=str(tmp_path))
+        assert list(tmp_path.iterdir()) == []
+        assert found[0].num_loads == 0
 
 
 def two_ranks(rank: int, urls: list[str]) -> None:
