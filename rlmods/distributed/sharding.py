@@ -102,6 +102,24 @@ def full_state(network: nn.Module) -> dict[str, Tensor]:
     return state
 
 
+class FullState(Mapping[str, Tensor]):
+    """`network.state_dict()` with full tensors, each gathered when it is read, so that a sharded network is never whole on one device.
+
+    Every rank reads the same names in the same order. Tied weights are listed under each of their names."""
+
+    def __init__(self, network: nn.Module) -> None:
+        self._state = network.state_dict()
+
+    def __getitem__(self, name: str) -> Tensor:
+        return full_tensor(self._state[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._state)
+
+    def __len__(self) -> int:
+        return len(self._state)
+
+
 def shard_like(x: Tensor, like: Tensor) -> Tensor:
     """Return this rank's shard of the full tensor `x` if `like` is sharded, else `x`. Every rank has the full tensor."""
     if not isinstance(like, DTensor):

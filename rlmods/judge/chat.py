@@ -48,6 +48,7 @@ class NoReplyError(Exception):
         final: bool = False,
         rejected: bool = False,
         retry_after_s: float | None = None,
+        status: int | None = None,
     ) -> None:
         super().__init__(reason)
         self.kind = kind
@@ -58,6 +59,8 @@ class NoReplyError(Exception):
         """True if the rejection may be due to this question alone."""
         self.retry_after_s = retry_after_s
         """Value of the server's Retry-After header."""
+        self.status = status
+        """HTTP status of the reply; None if there was none, or if it was 200."""
 
 
 @dataclass(frozen=True)
@@ -176,7 +179,8 @@ class Endpoint:
     def _rejection(self, status: int, headers: Mapping[str, str], content: bytes, model: str) -> NoReplyError:
         preview = self._preview(content)
         if status in RETRYABLE_STATUSES or status >= 500 or status < 300:
-            return NoReplyError(f"HTTP {status}, {preview}", retry_after_s=_parse_retry_after(headers.get("Retry-After")))
+            retry_after_s = _parse_retry_after(headers.get("Retry-After"))
+            return NoReplyError(f"HTTP {status}, {preview}", retry_after_s=retry_after_s, status=status)
         if status in (401, 403):
             state = f"the key in ${self.key_variable} is {'not accepted' if self.key else 'not set'}"
             advice = f"{state}: export {self.key_variable}=KEY, or type {self.group}.key_variable=NAME"
@@ -192,7 +196,8 @@ class Endpoint:
                 else f"{self.group}.model or the server's settings"
             )
             advice = f"invalid request: change {settings}"
-        return NoReplyError(f"HTTP {status}, {advice}; the reply was {preview}", final=True, rejected=status in REJECTED_STATUSES)
+        reason = f"HTTP {status}, {advice}; the reply was {preview}"
+        return NoReplyError(reason, final=True, rejected=status in REJECTED_STATUSES, status=status)
 
     def _preview(self, content: bytes) -> str:
         return repr(self._hide_key(content[: 8 * PREVIEW_LENGTH].decode(errors="replace"))[:PREVIEW_LENGTH])

@@ -33,9 +33,8 @@ def quantization_config(kind: str, dtype: torch.dtype) -> Any:
     return BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4", **options)
 
 
-def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the state of a model with its quantized weights dequantized."""
-    state = dict(state)
+def dequantized_state(model: Any, state: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    """Return the state of a model with its quantized weights dequantized; `state` itself if none is quantized."""
     for name, module in model.named_modules():
         weight: Any = getattr(module, "weight", None)
         if type(weight).__name__ in ("Params4bit", "Int8Params"):

@@ -1,5 +1,7 @@
 """Rollout engines: sampling of responses."""
 
 from rlmods.rollout.local import Local
+from rlmods.rollout.vllm import VLLM
+from rlmods.rollout.vllm_server import VLLMServer
 
-__all__ = ["Local"]
+__all__ = ["VLLM", "Local", "VLLMServer"]

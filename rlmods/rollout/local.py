@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -15,12 +14,14 @@ from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weights
 from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.decode import OnStep, decode, keyed_uniforms, sampling_mode
-from rlmods.types import Prompt, Response, UserError
+from rlmods.rollout.encoding import EncodedPrompt, check_settings, diverged, encode, response
+from rlmods.types import Prompt, Response
 
 
 @dataclass
 class Local:
-    """Samples with the policy's own weights, without a copy of them and without reading the checkpoint's generation_config.
+    """Samples with the policy's own weights, without reading the checkpoint's generation_config. On x86-64 processors with a copy of them,
+    which is made for each call and laid out for products with few rows (`packed_weights`), elsewhere without a copy.
 
     A prompt is processed once for all its samples, and finished rows leave the batch. A response depends on the weights and on (seed,
     prompt id, how often that id occurred before, sample, iteration), not on other rows or a global generator.
@@ -47,17 +48,9 @@ class Local:
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
-        rules = {
-            "max_tokens": (self.max_tokens >= 1, "at least 1"),
-            "temperature": (0 <= self.temperature < math.inf, "0 (greedy) or more"),
-            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
-            "top_k": (self.top_k >= 0, "0 (all) or more"),
-            "stop": (all(isinstance(text, str) and text for text in self.stop), "a list of non-empty strings"),
-            "batch_size": (self.batch_size >= 1, "at least 1"),
-        }
-        for name, (valid, requirement) in rules.items():
-            if not valid:
-                raise ValueError(f"rollout.{name}={getattr(self, name)!r}: must be {requirement}")
+        check_settings(self)
+        if self.batch_size < 1:
+            raise ValueError(f"rollout.batch_size={self.batch_size!r}: must be at least 1")
 
     def check_policy(self, policy: Policy) -> None:
         """Check that sampling and training give the same log-probabilities (`check_agreement`).
@@ -80,7 +73,7 @@ class Local:
         """
         if self._policy is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
-        encoded = self._encode(self._policy, prompts)
+        encoded = encode(self._policy, prompts, self._occurrences, self.max_tokens)
         # Prompts of similar length together, for little padding; the longest first, so that a lack of memory shows at once.
         order = sorted(range(len(prompts)), key=lambda i: -len(encoded[i].tokens))
         prompts_per_batch = max(1, self.batch_size // samples)
@@ -94,23 +87,10 @@ class Local:
                 responses.update(zip(batch, decoded, strict=True))
         return [response for i in range(len(prompts)) for response in responses[i]]
 
-    def _encode(self, policy: Policy, prompts: Sequence[Prompt]) -> list[_EncodedPrompt]:
-        encoded = []
-        for prompt in prompts:
-            tokens = policy.encode(prompt)
-            if not tokens:
-                raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
-            if len(tokens) >= policy.context_length:
-                problem = f"{len(tokens)} tokens leave no room for a response in the model's context of {policy.context_length}"
-                raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type policy=... for a model with a longer context")
-            encoded.append(_EncodedPrompt(prompt, tokens, self._occurrences[prompt.id, prompt.time] + (prompt.time << 20)))
-            self._occurrences[prompt.id, prompt.time] += 1
-        return encoded
-
     def _decode_batch(
-        self, policy: Policy, batch: list[_EncodedPrompt], samples: int, iteration: int, on_step: OnStep | None
+        self, policy: Policy, batch: list[EncodedPrompt], samples: int, iteration: int, on_step: OnStep | None
     ) -> list[list[Response]]:
-        limits = [min(self.max_tokens, policy.context_length - len(p.tokens)) for p in batch]
+        limits = [p.limit for p in batch]
         keys = [(self.seed, p.prompt.id, p.occurrence, sample, iteration) for p in batch for sample in range(samples)]
         decoded = decode(
             policy,
@@ -126,7 +106,7 @@ class Local:
             on_step=on_step,
         )
         if not bool(decoded.logprobs.isfinite().all()):
-            raise UserError(f"iteration {iteration}: the policy's logits are not finite, training has diverged: type a lower optimizer.lr")
+            raise diverged(iteration)
         rows = zip(*(x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped)), strict=True)
         return [[_response(policy, p, next(rows), sample, iteration) for sample in range(samples)] for p in batch]
 
@@ -144,25 +124,8 @@ class Local:
         return on_step
 
 
-@dataclass(frozen=True, slots=True)
-class _EncodedPrompt:
-    prompt: Prompt
-    tokens: list[int]
-    occurrence: int
-    """How often the prompt's id occurred before since `sync`, so that a repeated prompt gets different responses."""
-
-
 def _response(
-    policy: Policy, prompt: _EncodedPrompt, row: tuple[list[int], list[float], int, bool], sample: int, iteration: int
+    policy: Policy, prompt: EncodedPrompt, row: tuple[list[int], list[float], int, bool], sample: int, iteration: int
 ) -> Response:
     tokens, logprobs, length, stopped = row
-    tokens, logprobs = tokens[:length], logprobs[:length]
-    return Response(
-        prompt=prompt.prompt,
-        prompt_tokens=prompt.tokens,
-        tokens=tokens,
-        behavior_logprobs=logprobs,
-        text=policy.decode(tokens[:-1] if tokens[-1] in policy.eos_ids else tokens),
-        finish="stop" if stopped else "length",
-        meta={"sample": sample, "iteration": iteration},
-    )
+    return response(policy, prompt, tokens[:length], logprobs[:length], stopped=stopped, sample=sample, iteration=iteration)

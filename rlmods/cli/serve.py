@@ -1,0 +1,118 @@
+"""Start a vLLM server for `rollout=vllm_server`: `python -m rlmods.serve [policy=OPTION] [key=value] [-- FLAG...]`.
+
+The policy is that of the training command, with the same `policy.*` overrides. The trainer replaces its weights before it samples.
+
+    port=8000               port of the server, one for each server on a machine
+    host=127.0.0.1          address to listen on; 0.0.0.0: all of the machine, which lets everybody who reaches it change the model
+    tensor_parallel=1       number of GPUs that share the model
+    dtype=null              float32, bfloat16 or float16; null: that of the policy
+    max_length=null         maximum number of tokens of a prompt and its response; null: the policy's context
+    cache_gib=null          size of the key-value cache; null: what vLLM chooses, or 1 without a GPU
+
+What follows `--` is passed on to `vllm serve`. Stop it with Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+
+from rlmods.cli.command import command, configuration, take_settings
+from rlmods.config.instantiate import instantiate
+from rlmods.policy import Policy
+from rlmods.rollout.vllm import check_architecture
+from rlmods.types import UserError
+
+ENVIRONMENT = {"VLLM_SERVER_DEV_MODE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"}
+"""Weights are replaced through addresses that only the development mode has."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of the command, described in the module docstring."""
+
+    port: int = 8000
+    host: str = "127.0.0.1"
+    tensor_parallel: int = 1
+    dtype: str | None = None
+    max_length: int | None = None
+    cache_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        rules = {
+            "port": (isinstance(self.port, int) and 0 < self.port < 65536, "1 to 65535"),
+            "tensor_parallel": (isinstance(self.tensor_parallel, int) and self.tensor_parallel >= 1, "at least 1"),
+            "dtype": (self.dtype in (None, "float32", "bfloat16", "float16"), "null, float32, bfloat16 or float16"),
+            "max_length": (self.max_length is None or self.max_length >= 2, "null or at least 2"),
+            "cache_gib": (self.cache_gib is None or self.cache_gib > 0, "null or above 0"),
+        }
+        for name, (valid, words) in rules.items():
+            if not valid:
+                raise UserError(f"{name}={getattr(self, name)}: must be {words}")
+
+
+def flags(settings: Settings, policy: Policy, folder: Path) -> list[str]:
+    """Return the arguments of `vllm serve` for the policy that is saved in `folder`."""
+    has_gpu = torch.cuda.is_available()
+    cache_gib = settings.cache_gib or (None if has_gpu else 1.0)
+    context = min(policy.context_length, settings.max_length or policy.context_length)
+    named: dict[str, Any] = {
+        "host": settings.host,
+        "port": settings.port,
+        "tensor-parallel-size": settings.tensor_parallel,
+        "dtype": settings.dtype or str(policy.model.dtype).removeprefix("torch."),
+        "max-model-len": context,
+        "logprobs-mode": "processed_logprobs",  # after temperature and truncation
+        "generation-config": "vllm",  # not the checkpoint's
+    }
+    if cache_gib is not None:
+        named["kv-cache-memory-bytes"] = int(cache_gib * 2**30)
+    switches = ["--enable-scale-out", *([] if has_gpu else ["--enforce-eager"])]  # the former serves requests with token ids
+    return ["--model", str(folder), *(x for name, value in named.items() for x in (f"--{name}", str(value))), *switches]
+
+
+def serve(arguments: Sequence[str]) -> str:
+    """Save the policy and run the server until it is stopped.
+
+    Raises:
+        UserError: vLLM is not installed or does not support the policy, or a setting is invalid.
+    """
+    own, more = list(arguments), list[str]()
+    if "--" in own:
+        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
+    config = configuration(own, settings=Settings)
+    settings = take_settings(config, Settings)
+    policy = instantiate(config.policy, "policy")()
+    check_architecture(policy)
+    for name, value in ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    os.environ.pop("VLLM_ENABLE_V1_MULTIPROCESSING", None)  # set by the check
+    with TemporaryDirectory(prefix="rlmods-serve-") as folder:
+        policy.export(Path(folder))
+        given = [*flags(settings, policy, Path(folder)), *more]
+        del policy
+        run_server(given)
+    return "stopped"
+
+
+def run_server(given: Sequence[str]) -> None:
+    """Run `vllm serve` with these arguments. (The command itself needs a package named vllm, which the CPU build is not.)"""
+    from vllm.entrypoints.launchers.api_server.entry import main as run
+
+    sys.argv = ["vllm", *given]
+    run()
+
+
+def main(arguments: list[str]) -> None:
+    command(arguments, __doc__, lambda: serve(arguments))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

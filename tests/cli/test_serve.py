@@ -1,0 +1,91 @@
+"""`python -m rlmods.serve`, without vLLM: the arguments of the server, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rlmods.cli import serve
+from rlmods.cli.serve import Settings, flags
+from rlmods.types import UserError
+from tests.support import tiny_setup
+
+
+def pairs(given: list[str]) -> dict[str, str]:
+    return {name: value for name, value in zip(given, [*given[1:], ""], strict=True) if name.startswith("--")}
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """What the server found when it started."""
+    found: list[dict[str, Any]] = []
+
+    def run() -> None:
+        folder = Path(pairs(sys.argv)["--model"])
+        config = json.loads((folder / "config.json").read_text())
+        files = {path.name for path in folder.iterdir()}
+        found.append({"arguments": sys.argv[1:], "config": config, "files": files, "environment": dict(os.environ), "folder": folder})
+
+    vllm: Any = ModuleType("vllm")
+    vllm.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: {"LlamaForCausalLM"})
+    entry: Any = ModuleType("vllm.entrypoints.launchers.api_server.entry")
+    entry.main = run
+    parents = ("vllm.entrypoints", "vllm.entrypoints.launchers", "vllm.entrypoints.launchers.api_server")
+    for name, module in {"vllm": vllm, **{name: ModuleType(name) for name in parents}, entry.__name__: entry}.items():
+        monkeypatch.setitem(sys.modules, name, module)
+    monkeypatch.setattr(sys, "argv", ["serve"])
+    for name in (*serve.ENVIRONMENT, "VLLM_LOGGING_LEVEL", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+        monkeypatch.setenv(name, "")  # restored after the test, also if it was not set
+        monkeypatch.delenv(name)
+    return found
+
+
+def test_the_policy_of_the_run_is_served(started: list[dict[str, Any]]) -> None:
+    arguments = ["policy=tiny", "policy.pretrained=false", "policy.hidden_size=64", "port=8123", "--", "--max-num-seqs", "8"]
+    assert serve.serve(arguments) == "stopped"
+    [found] = started
+    assert found["config"]["hidden_size"] == 64
+    assert found["files"] >= {"config.json", "model.safetensors", "tokenizer.json"}
+    assert pairs(found["arguments"]).items() >= {("--port", "8123"), ("--max-num-seqs", "8"), ("--host", "127.0.0.1")}
+    assert found["environment"]["VLLM_SERVER_DEV_MODE"] == "1"
+    assert "VLLM_ENABLE_V1_MULTIPROCESSING" not in found["environment"]
+    assert not found["folder"].exists()
+
+
+def test_flags_are_those_that_the_trainer_needs(tmp_path: Path) -> None:
+    policy = tiny_setup.policy()
+    given = pairs(flags(Settings(tensor_parallel=4, dtype="bfloat16", max_length=100, cache_gib=0.5), policy, tmp_path))
+    expected = {"--logprobs-mode": "processed_logprobs", "--generation-config": "vllm", "--tensor-parallel-size": "4"}
+    expected |= {"--dtype": "bfloat16", "--max-model-len": "100", "--kv-cache-memory-bytes": str(2**29), "--model": str(tmp_path)}
+    assert expected.items() <= given.items()
+    assert "--enable-scale-out" in given
+    plain = pairs(flags(Settings(), policy, tmp_path))
+    assert (plain["--dtype"], plain["--max-model-len"]) == ("float32", str(policy.context_length))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["port=0"], r"^port=0: must be 1 to 65535$"),
+        (["tensor_parallel=0"], r"^tensor_parallel=0: must be at least 1$"),
+        (["dtype=int8"], r"^dtype=int8: must be null, float32, bfloat16 or float16$"),
+        (["max_length=1"], r"^max_length=1: must be null or at least 2$"),
+        (["cache_gib=0"], r"^cache_gib=0: must be null or above 0$"),
+        (["policy=nothing"], r"policy=nothing"),
+    ],
+)
+def test_invalid_settings_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        serve.serve(arguments)
+
+
+def test_without_vllm_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(UserError, match=r"vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"):
+        serve.serve(["policy=tiny"])

@@ -1,0 +1,84 @@
+"""Stand-in of a vLLM server for tests: the same addresses, weights from files, and responses that depend on prompt and seed alone."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file
+
+from rlmods.rollout.servers import UNSYNCED
+from tests.judge.server import RequestLog, serve
+
+Change = Callable[["StandIn", dict[str, Any], dict[str, Any]], Any]
+"""Called with the server, a request for responses and the ordinary reply; returns the reply to send, or a status."""
+
+
+class StandIn:
+    """A server's state, and what it was asked."""
+
+    def __init__(self, change: Change | None = None) -> None:
+        self.version = UNSYNCED
+        self.weights: dict[str, Any] = {}
+        self.num_loads = self.num_resets = 0
+        self.prompts: list[list[int]] = []
+        """Prompts that were answered."""
+        self.settings: list[dict[str, Any]] = []
+        self.is_down = False
+        self.change, self.log, self.lock = change, RequestLog(), threading.Lock()
+
+    @property
+    def url(self) -> str:
+        return self.log.url.removesuffix("/v1")
+
+    def __call__(self, body: dict[str, Any], number: int) -> tuple[int, bytes]:
+        with self.lock:
+            if self.is_down:
+                return 503, b"down"
+            if "method" in body:
+                assert body["method"] == "reload_weights"
+                files = sorted(Path(body["kwargs"]["weights_path"]).glob("*.safetensors"))
+                self.weights = {name: x for file in files for name, x in load_file(file).items()}
+                self.num_loads += 1
+                return 200, b'{"results": [null]}'
+            if "new_version" in body:
+                self.version = body["new_version"]
+                return 200, b'{"success": true}'
+            if "token_ids" not in body:
+                self.num_resets += 1
+                return 200, b'{"success": true}'
+            reply: Any = {"choices": [choice(body, i, self.version) for i in range(body["sampling_params"]["n"])][::-1]}
+            if self.change is not None:
+                reply = self.change(self, body, reply)
+            if isinstance(reply, int):
+                return reply, b"{}"
+            self.prompts.append(body["token_ids"])
+            self.settings.append(body["sampling_params"])
+            return 200, json.dumps(reply).encode()
+
+
+def choice(body: dict[str, Any], index: int, version: str) -> dict[str, Any]:
+    settings = body["sampling_params"]
+    length = 1 + (settings["seed"] + index) % settings["max_tokens"]
+    tokens = [10 + (settings["seed"] + index + i) % 50 for i in range(length)]
+    content = [{"token_id": i, "logprob": -math.log(i), "rank": 1, "top_logprobs": []} for i in tokens]
+    spans = [{"version": version, "start": 0, "end": length}]
+    finish = "length" if length == settings["max_tokens"] else "stop"
+    return {"index": index, "token_ids": tokens, "logprobs": {"content": content}, "finish_reason": finish, "weight_versions": spans}
+
+
+@contextmanager
+def servers(*changes: Change | None) -> Iterator[list[StandIn]]:
+    """Run a server for each change; None: an ordinary one."""
+    if not changes:
+        yield []
+        return
+    first = StandIn(changes[0])
+    with serve(first) as log, servers(*changes[1:]) as others:
+        first.log = log
+        yield [first, *others]

@@ -1,0 +1,314 @@
+"""`rollout=vllm` with a stand-in of vLLM: how the engine is started, what it is given, and what is checked."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import AutoConfig, AutoTokenizer
+
+from rlmods.policy import Policy
+from rlmods.rollout import VLLM, Local, external
+from rlmods.rollout.external import Versions, sampling_settings
+from rlmods.training.evaluation import with_settings
+from rlmods.types import Prompt, Response, UserError
+from tests.policy.mixtures import mixture
+from tests.rollout.stand_in import choice
+from tests.support import tiny_setup
+
+PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(5)]
+
+
+class StandIn:
+    """`vllm.LLM` and its engine. Responses end two at a time, in reverse order."""
+
+    made: list[StandIn]
+
+    def __init__(self, **options: Any) -> None:
+        self.options, self.made = options, [*type(self).made, self]
+        type(self).made.append(self)
+        self.config = AutoConfig.from_pretrained(options["model"])
+        self.tokenizer = AutoTokenizer.from_pretrained(options["model"])
+        self.version, self.num_loads, self.num_resets = "default", 0, 0
+        self.weights: dict[str, Tensor] = {}
+        self.waiting: dict[str, tuple[list[int], Any]] = {}
+        self.llm_engine = self
+        torch.rand(3)  # vLLM sets the seed of the global generator
+        torch.set_num_threads = lambda n: None  # type: ignore[assignment]
+
+    def collective_rpc(self, method: str, kwargs: Any) -> None:
+        assert method == "reload_weights"
+        self.weights, self.num_loads = {name: x.clone() for name, x in kwargs["weights_iterator"]}, self.num_loads + 1
+
+    def reset_prefix_cache(self) -> bool:
+        self.num_resets += 1
+        return True
+
+    def update_weight_version(self, version: str) -> None:
+        self.version = version
+
+    def add_request(self, name: str, prompt: Any, settings: Any) -> None:
+        assert not torch.is_autocast_enabled("cpu")
+        self.waiting[name] = (prompt["prompt_token_ids"], vars(settings))
+
+    def abort_request(self, names: list[str]) -> None:
+        for name in names:
+            self.waiting.pop(name, None)
+
+    def step(self) -> list[Any]:
+        torch.rand(1)
+        outputs = []
+        for name in [*self.waiting][:-3:-1]:
+            _, settings = self.waiting.pop(name)
+            rows = [choice({"sampling_params": settings}, i, self.version) for i in range(settings["n"])]
+            outputs.append(SimpleNamespace(request_id=name, finished=True, outputs=[self.row(x) for x in rows]))
+        return [SimpleNamespace(request_id="x", finished=False, outputs=[]), *outputs]
+
+    def row(self, x: Any) -> Any:
+        logprobs = [{entry["token_id"]: SimpleNamespace(logprob=entry["logprob"])} for entry in x["logprobs"]["content"]]
+        spans = [SimpleNamespace(**span) for span in x["weight_versions"]]
+        return SimpleNamespace(token_ids=x["token_ids"], logprobs=logprobs, finish_reason=x["finish_reason"], weight_versions=spans)
+
+
+@pytest.fixture(autouse=True)
+def vllm(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Import the stand-in in place of vLLM."""
+    module: Any = ModuleType("vllm")
+    module.LLM = type("LLM", (StandIn,), {"made": []})
+    module.SamplingParams = SimpleNamespace
+    module.ModelRegistry = SimpleNamespace(get_supported_archs=lambda: {"LlamaForCausalLM"})
+    inputs: Any = ModuleType("vllm.inputs")
+    inputs.tokens_input = lambda ids: {"prompt_token_ids": ids}
+    kinds: Any = ModuleType("vllm.sampling_params")
+    kinds.RequestOutputKind = SimpleNamespace(FINAL_ONLY=2)
+    for name, x in {"vllm": module, "vllm.inputs": inputs, "vllm.sampling_params": kinds}.items():
+        monkeypatch.setitem(sys.modules, name, x)
+    for name in ("VLLM_LOGGING_LEVEL", "VLLM_CPU_OMP_THREADS_BIND", "VLLM_ENABLE_V1_MULTIPROCESSING"):
+        monkeypatch.setenv(name, "0")
+    monkeypatch.setattr(torch, "set_num_threads", torch.set_num_threads)
+    monkeypatch.setattr(external, "_engines", {})
+    return module
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    return tiny_setup.policy()
+
+
+def outcomes(responses: list[Response]) -> list[Any]:
+    return [(r.prompt.id, r.meta, r.tokens, r.behavior_logprobs, r.finish, r.text) for r in responses]
+
+
+def synced(policy: Policy, **settings: Any) -> VLLM:
+    rollout = VLLM(**{"max_tokens": 6} | settings)
+    rollout.sync(policy, iteration=0)
+    return rollout
+
+
+def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
+    calls: list[tuple[int, int, int]] = []
+    rollout = synced(policy)
+    rollout.on_tokens = lambda *progress: calls.append(progress)
+    responses = rollout.generate(PROMPTS, samples=3, iteration=4)
+    assert [(r.prompt, r.meta) for r in responses] == [(p, {"sample": i, "iteration": 4}) for p in PROMPTS for i in range(3)]
+    for p, rows in zip(PROMPTS, zip(*3 * [iter(responses)], strict=True), strict=True):
+        encoded = external.encode(policy, [p], rollout._occurrences.__class__(), 6)[0]
+        settings = sampling_settings(rollout, policy, encoded, 3, 4)
+        for i, r in enumerate(rows):
+            expected = choice({"sampling_params": settings}, i, "")
+            assert r.prompt_tokens == policy.encode(p)
+            assert r.tokens == expected["token_ids"]
+            assert r.behavior_logprobs == [x["logprob"] for x in expected["logprobs"]["content"]]
+            assert r.finish == expected["finish_reason"]
+    assert [done for done, *_ in calls] == [6, 12, 15]
+    assert calls[-1] == (15, 15, sum(len(r.tokens) for r in responses))
+
+
+def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> None:
+    def seed(run: int = 0, prompt: str = "p", time: int = 0, before: int = 0, iteration: int = 0) -> int:
+        rollout = VLLM(seed=run)
+        prompts = [Prompt(id=prompt, text="1", time=time)] * (before + 1)
+        encoded = external.encode(policy, prompts, rollout._occurrences, 6)[-1]
+        return int(sampling_settings(rollout, policy, encoded, 1, iteration)["seed"])
+
+    seeds = [seed(), seed(run=1), seed(prompt="q"), seed(time=1), seed(before=1), seed(iteration=1), seed(run=1, iteration=1)]
+    assert len(set(seeds)) == len(seeds)
+    assert seed() == seed()
+    assert all(0 <= x < 2**63 - 2**32 for x in seeds)
+
+
+def test_limits_are_those_of_the_local_sampler(policy: Policy, vllm: Any) -> None:
+    long = Prompt(id="long", text="1" * (policy.context_length - 4))
+    responses = synced(policy, max_tokens=64).generate([long, PROMPTS[0]], samples=8, iteration=0)
+    assert max(len(r.tokens) for r in responses[:8]) <= 4 < max(len(r.tokens) for r in responses[8:])
+    full = Prompt(id="full", text="1" * policy.context_length)
+    for rollout in (Local(), VLLM()):
+        rollout.sync(policy, iteration=0)
+        with pytest.raises(UserError, match=r"prompt full: 256 tokens leave no room .*context of 256; .*policy=\.\.\. for a model with"):
+            rollout.generate([full], samples=1, iteration=0)
+    short = synced(policy, max_length=20)
+    assert vllm.LLM.made[-1].options["max_model_len"] == 20
+    with pytest.raises(UserError, match=r"context of 20; shorten it, or type a larger rollout\.max_length"):
+        short.generate([Prompt(id="p", text="1" * 20)], samples=1, iteration=0)
+
+
+def test_the_engine_is_that_of_the_policy(policy: Policy, vllm: Any) -> None:
+    synced(policy, dtype="bfloat16", cache_gib=0.5)
+    [llm] = vllm.LLM.made
+    assert llm.config.architectures == ["LlamaForCausalLM"]
+    assert llm.config.hidden_size == policy.model.config.hidden_size
+    assert llm.tokenizer.get_vocab() == policy.tokenizer.get_vocab()
+    expected = {"load_format": "dummy", "dtype": "bfloat16", "max_model_len": 256, "kv_cache_memory_bytes": 2**29}
+    expected |= {"logprobs_mode": "processed_logprobs", "generation_config": "vllm"}
+    assert expected.items() <= llm.options.items()
+
+
+def test_an_engine_that_does_not_start_is_an_error(policy: Policy, vllm: Any) -> None:
+    def fail(**options: Any) -> None:
+        raise ValueError("No memory for the KV cache.\nDecrease it.")
+
+    vllm.LLM = fail
+    with pytest.raises(UserError, match=r"does not start \(No memory for the KV cache. Decrease it.\): type a larger rollout.cache_gib"):
+        synced(policy)
+
+
+def test_every_weight_is_sent_when_it_changes(vllm: Any) -> None:
+    policy = tiny_setup.policy()
+    rollout = synced(policy)
+    [llm] = vllm.LLM.made
+    assert llm.weights.keys() == policy.model.state_dict().keys() >= {"lm_head.weight", "model.embed_tokens.weight"}
+    greedy = with_settings(rollout, temperature=0.0)
+    greedy.sync(policy, iteration=0)
+    assert (llm.num_loads, llm.num_resets) == (1, 1)
+    with torch.no_grad():
+        policy.model.model.norm.weight.add_(1)
+    version = llm.version
+    rollout.sync(policy, iteration=0)
+    assert (llm.num_loads, llm.num_resets) == (2, 2)
+    assert llm.version != version
+    assert all(torch.equal(x, llm.weights[name]) for name, x in policy.model.state_dict().items())
+    rollout.sync(policy, iteration=1)
+    assert llm.num_loads == 3
+    assert len(vllm.LLM.made) == 1
+
+
+@pytest.mark.parametrize("kind", ["qwen3", "mixtral"])
+def test_weights_of_experts_have_the_names_of_a_checkpoint(kind: str, tmp_path: Path) -> None:
+    policy = mixture(kind)
+    policy.export(tmp_path)
+    saved, sent = load_file(tmp_path / "model.safetensors"), dict(external.full_weights(policy))
+    assert sent.keys() == saved.keys() != policy.model.state_dict().keys()
+    assert all(torch.equal(x, saved[name]) for name, x in sent.items())
+
+
+def test_a_failed_transfer_is_repeated(policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = synced(policy)
+    [llm] = vllm.LLM.made
+    with monkeypatch.context() as patch:
+        patch.setattr(llm, "reset_prefix_cache", lambda: False)
+        with pytest.raises(RuntimeError, match="did not drop the cached keys"):
+            rollout.sync(policy, iteration=1)
+    with pytest.raises(UserError, match="another process changed the engine's weights"):
+        rollout.generate(PROMPTS, samples=1, iteration=1)
+    rollout.sync(policy, iteration=1)
+    assert llm.num_loads == 3
+
+
+def test_weights_that_another_process_changed_are_an_error(policy: Policy, vllm: Any) -> None:
+    rollout = synced(policy)
+    vllm.LLM.made[0].version = "other"
+    with pytest.raises(UserError, match=r"the weights other instead of .*give each training run its own engine") as error:
+        rollout.generate(PROMPTS, samples=2, iteration=0)
+    assert "\n" not in str(error.value)
+
+
+def test_training_is_not_disturbed(policy: Policy) -> None:
+    state, threads = torch.random.get_rng_state(), torch.set_num_threads
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        rollout = synced(policy)
+        rollout.generate(PROMPTS, samples=2, iteration=0)
+    assert torch.equal(torch.random.get_rng_state(), state)
+    assert torch.set_num_threads is threads
+
+
+def test_an_interrupted_call_leaves_nothing_behind(policy: Policy, vllm: Any) -> None:
+    def stop(*progress: int) -> None:
+        raise KeyboardInterrupt
+
+    rollout = synced(policy)
+    expected = outcomes(rollout.generate(PROMPTS, samples=2, iteration=0))
+    rollout.on_tokens = stop
+    with pytest.raises(KeyboardInterrupt):
+        rollout.generate(PROMPTS, samples=2, iteration=0)
+    assert vllm.LLM.made[0].waiting == {}
+    rollout.on_tokens = None
+    rollout.sync(policy, iteration=0)
+    assert outcomes(rollout.generate(PROMPTS, samples=2, iteration=0)) == expected
+
+
+def test_nan_is_an_error(policy: Policy, vllm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rollout = synced(policy)
+    row = vllm.LLM.row
+
+    def with_nan(llm: Any, x: Any) -> Any:
+        changed = row(llm, x)
+        next(iter(changed.logprobs[0].values())).logprob = float("nan")
+        return changed
+
+    monkeypatch.setattr(vllm.LLM, "row", with_nan)
+    with pytest.raises(UserError, match=r"^iteration 2: the policy's logits are not finite, training has diverged"):
+        rollout.generate(PROMPTS, samples=1, iteration=2)
+
+
+def test_what_is_missing_is_named(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
+    VLLM().check_policy(policy)
+    monkeypatch.setattr(sys.modules["vllm"].ModelRegistry, "get_supported_archs", set)
+    with pytest.raises(UserError, match="vLLM has no implementation of LlamaForCausalLM: type rollout=local"):
+        VLLM().check_policy(policy)
+    sys.modules["vllm"].ModelRegistry.get_supported_archs = lambda: {"Qwen3MoeForCausalLM"}  # type: ignore[attr-defined]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match="CPU build cannot load new experts into Qwen3MoeForCausalLM: type rollout=local"):
+        VLLM().check_policy(mixture("qwen3"))
+    monkeypatch.setitem(sys.modules, "vllm", None)
+    with pytest.raises(UserError, match=r"^rollout=vllm: vLLM cannot be imported .*: pip install 'rlmods\[vllm\]'"):
+        VLLM().check_policy(policy)
+
+
+def test_versions_follow_policy_iteration_and_changes() -> None:
+    versions, policy = Versions(), tiny_setup.policy()
+    assert versions.update(policy, 0)
+    name = versions.name
+    assert not versions.update(policy, 0)
+    assert versions.name == name
+    assert versions.update(policy, 1)
+    with torch.no_grad():
+        policy.model.model.norm.weight.add_(1)
+    assert versions.update(policy, 1)
+    assert versions.name != name
+    versions.forget()
+    assert versions.update(policy, 1)
+    first, second = tiny_setup.policy(), tiny_setup.policy()
+    assert versions.update(first, 0)
+    assert versions.update(second, 0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"temperature": 0.001}, r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM"),
+        ({"max_tokens": 0}, r"rollout\.max_tokens=0: must be at least 1"),
+        ({"cache_gib": 0}, r"rollout\.cache_gib=0: must be above 0"),
+        ({"max_length": 1}, r"rollout\.max_length=1: must be null or at least 2"),
+        ({"dtype": "int8"}, r"rollout\.dtype=int8: must be null, float32"),
+        ({"stop": [""]}, r"rollout\.stop=\('',\): must be a list of non-empty strings"),
+    ],
+)
+def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        VLLM(**settings)

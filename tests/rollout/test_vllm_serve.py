@@ -1,0 +1,141 @@
+"""`rollout=vllm_server` with servers of vLLM itself: `make test-vllm`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+import torch
+
+from rlmods.algo import Batch
+from rlmods.callbacks import Guard
+from rlmods.data import Arithmetic
+from rlmods.policy import Policy, Tiny
+from rlmods.reward import Accuracy
+from rlmods.rollout import VLLM, VLLMServer
+from tests.rollout.test_vllm import gap, outcomes
+from tests.support.tiny_setup import fit, learner
+
+pytest.importorskip("vllm")
+pytestmark = [pytest.mark.vllm, pytest.mark.filterwarnings("ignore")]
+
+START_S = 180.0
+"""Time in which a server must have started."""
+PROMPTS = Arithmetic(level=2, num_train=64, num_val=8)().train
+
+
+def start(folder: Path) -> tuple[str, subprocess.Popen[bytes]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "rlmods.serve", "policy=tiny", f"port={port}", "cache_gib=0.25"]
+    with open(folder / f"{port}.log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True, cwd=Path(__file__).parents[2])
+    return f"http://127.0.0.1:{port}", process
+
+
+def wait(url: str, process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline and process.poll() is None:
+        try:
+            if httpx2.get(f"{url}/health").status_code == 200:
+                return
+        except httpx2.HTTPError:
+            pass
+        time.sleep(0.5)
+    raise AssertionError((folder / f"{url.rpartition(':')[2]}.log").read_text()[-3000:])
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a server and the processes that it started."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
+    folder = tmp_path_factory.mktemp("servers")
+    started = dict(start(folder) for _ in range(2))
+    try:
+        for url, process in started.items():
+            wait(url, process, folder)
+        yield started
+    finally:
+        for process in started.values():
+            kill(process)
+
+
+def policy(change: float = 0.0) -> Policy:
+    loaded = Tiny()()
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for x in loaded.parameters():
+            x.add_(change * torch.randn(x.shape, generator=generator))
+    return loaded
+
+
+def test_responses_are_those_of_the_policy(servers: Any) -> None:
+    part = VLLMServer(urls=list(servers), max_tokens=12, concurrency=4)
+    responses = []
+    for iteration, change in enumerate((0.0, 0.2)):
+        changed = policy(change)
+        part.sync(changed, iteration=iteration)
+        responses.append(part.generate(PROMPTS, samples=4, iteration=0))
+        assert [r.prompt.id for r in responses[-1]] == [p.id for p in PROMPTS for _ in range(4)]
+        assert gap(changed, responses[-1]) < 1e-4
+        assert outcomes(part.generate(PROMPTS[:4], samples=4, iteration=1)) != outcomes(responses[-1][:16])
+        part.sync(changed, iteration=iteration)
+        assert outcomes(part.generate(PROMPTS, samples=4, iteration=0)) == outcomes(responses[-1])
+    assert outcomes(responses[0]) != outcomes(responses[1])
+
+
+def test_responses_are_those_of_the_engine_in_this_process(servers: Any) -> None:
+    settings: dict[str, Any] = {"max_tokens": 12, "seed": 3, "temperature": 0.8, "top_p": 0.9, "stop": ["1"]}
+    changed, samples = policy(0.1), []
+    for part in (VLLMServer(urls=list(servers), **settings), VLLM(cache_gib=0.25, **settings)):
+        part.sync(changed, iteration=0)
+        samples.append(part.generate(PROMPTS, samples=4, iteration=0))
+    same = [a == b for a, b in zip(*map(outcomes, samples), strict=True)]
+    assert sum(same) > 0.98 * len(same)  # rounding depends on the other rows
+
+
+def test_training_with_servers_learns(servers: Any, tmp_path: Path) -> None:
+    part = learner(
+        policy=policy(), rollout=VLLMServer(urls=list(servers)), reward=Accuracy(), batch=Batch(prompts=16, samples=8),
+        optimizer=partial(torch.optim.AdamW, lr=2e-4),
+    )  # fmt: skip
+    rows = fit(part, 12, splits=Arithmetic(level=1, num_train=256, num_val=8)(), callbacks=(Guard(tmp_path),))
+    rewards = [row["train/reward"] for row in rows if "train/reward" in row]
+    assert sum(rewards[-3:]) > sum(rewards[:3]) + 0.15
+    assert max(row["train/sampler_logprob_gap"] for row in rows if "train/reward" in row) < 1e-4
+
+
+def test_a_server_killed_while_sampling_loses_nothing(servers: Any) -> None:
+    part = VLLMServer(urls=list(servers), max_tokens=200, concurrency=2, retries=1, backoff_s=0.1)
+    changed = policy(0.2)
+    part.sync(changed, iteration=0)
+    [*_, victim] = servers.values()
+
+    def kill_in_the_middle(done: int, total: int, tokens: int) -> None:
+        if done > total // 4:
+            kill(victim)
+
+    part.on_tokens = kill_in_the_middle
+    with pytest.warns(UserWarning, match=r"its prompts went to the others, and it is left out until the next iteration"):
+        responses = part.generate(PROMPTS, samples=4, iteration=0)
+    assert [(r.prompt.id, r.meta["sample"]) for r in responses] == [(p.id, i) for p in PROMPTS for i in range(4)]
+    assert gap(changed, responses) < 1e-4
+    with pytest.warns(UserWarning, match=r"Connection refused.*left out until the next iteration"):
+        part.sync(changed, iteration=1)
+    assert gap(changed, part.generate(PROMPTS[:4], samples=4, iteration=1)) < 1e-4
