@@ -46,7 +46,7 @@ def redteam(overrides: Sequence[str]) -> tuple[Report, Settings]:
     Raises:
         UserError: an invalid override, a run that would not start, or data without answers.
     """
-    plan, config, settings = compose_run(overrides, Settings)
+    plan, config, settings = compose_run(overrides, Settings, trains=False)
     if "reward" not in plan.parts:
         raise UserError(f"algo={config.algo.name} has no reward: type algo=dapo")
     max_tokens = int(getattr(plan.parts.get("rollout"), "max_tokens", 512))

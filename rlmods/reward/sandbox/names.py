@@ -51,11 +51,15 @@ def standard_names() -> dict[str, Any]:
 
 
 def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
-    """Execute `source`, with the names of the standard library that it uses and does not define."""
+    """Execute `source`, with the names of the standard library that it uses and does not define.
+
+    They stand beside the builtins, and not in `namespace`: code that calls `add` without defining it does not provide `operator.add` to
+    the tests of `add`.
+    """
     tree = ast.parse(source, filename)
     standard = standard_names()
-    namespace["__builtins__"] = builtins
-    namespace.update({name: standard[name] for name in free_names([tree]) if name in standard and name not in _BUILTINS})
+    used = {name: standard[name] for name in free_names([tree]) if name in standard and name not in _BUILTINS}
+    namespace["__builtins__"] = vars(builtins) | used
     exec(compile(tree, filename, "exec"), namespace)
 
 
