@@ -77,7 +77,9 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         if group in (*PARTS, "adapter") and group not in used_groups:
             if group == "judge" and (keys := list(judge_keys(config.get("reward")))):
                 of_reward = shlex.join(at_key(x, "judge", f"reward.{keys[0]}") for x in overrides if re.match(r"judge[.=]", x))
-                raise UserError(f"algo={config.algo.name} does not use judge, but reward={choices.get('reward')} has one of its own: type {of_reward}")
+                raise UserError(
+                    f"algo={config.algo.name} does not use judge, but reward={choices.get('reward')} has one of its own: type {of_reward}"
+                )
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
     batch = parse_settings(config.batch, "batch", Batch)
     validation = parse_settings(config.validation, "validation", Validation)

@@ -79,6 +79,11 @@ class WeightedSum:
         """True if any term of non-zero weight compares the responses to one prompt."""
         return self._any_weighted("needs_group")
 
+    @property
+    def runs_code(self) -> bool:
+        """True if any term of non-zero weight runs the response as a program."""
+        return self._any_weighted("runs_code")
+
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that all terms can grade responses to `prompt`.
 
