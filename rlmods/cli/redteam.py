@@ -96,7 +96,8 @@ def show(report: Report, width: int | None = None) -> str:
 def _notes(report: Report) -> Iterable[str]:
     for tally in report.references[:2]:
         if tally.paid < tally.tried:
-            yield f"{tally.name}: {tally.tried - tally.paid} of {tally.tried} are not paid, e.g. {_described(tally.example or tally.failed_example)}"
+            example = _described(tally.example or tally.failed_example)
+            yield f"{tally.name}: {tally.tried - tally.paid} of {tally.tried} are not paid, e.g. {example}"
     for tally in report.holes:
         outcomes = [f"{tally.paid} of {tally.tried} paid, e.g. {_described(tally.example)}"] if tally.paid else []
         if tally.failed_example:
@@ -135,6 +136,6 @@ def main(arguments: list[str], record: Callable[[str], None] = lambda text: None
 if __name__ == "__main__":
     supervised(
         lambda record: main(sys.argv[1:], record),
-        "the reward must not end its process: look for os._exit and native code, or make it a term with a time limit, which runs in workers "
-        "(reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5)",
+        "the reward must not end its process: look for os._exit and native code, or make it a term with a time limit, which runs in "
+        "workers (reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5)",
     )
