@@ -39,6 +39,9 @@ GRADERS = {"ours": load_grader, "math-verify": load_math_verify}
 
 def measure(name: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Grade all rows with one grader and return its statistics. The first row is graded once before, to load lazy imports."""
+    for number, row in enumerate(rows, 1):
+        if missing := {"gold", "pred_text", "expected", "category"} - row.keys():
+            sys.exit(f"row {number} has no {sorted(missing)[0]}: each needs gold, pred_text, expected (true, false or null) and category")
     verify = GRADERS[name]()
 
     def on_timeout(*_: object) -> None:

@@ -109,7 +109,9 @@ class Sampling(Protocol):
 class Reward(Protocol):
     """Scores responses. Returns one float per response, None where it abstains, or `Scores` with more information. Class attributes:
     `needs_answer = True`, it reads the gold answer; `needs_group = True`, it compares the responses to one prompt; `gives_steps = True`, it
-    returns one reward per step in `Scores.tokens`, which must not be added up, as their sum grows with the number of steps."""
+    returns one reward per step in `Scores.tokens`, which must not be added up, as their sum grows with the number of steps;
+    `runs_code = True`, it runs the response as a program; `needs_columns`, names of its settings that name a column of the data, which at
+    least one row must have."""
 
     def __call__(self, responses: Sequence[Response]) -> Scores | Sequence[float | None]: ...
 

@@ -96,6 +96,13 @@ class Prompt:
     """Number of completed passes over the data. It enters the sampling seed, so each pass draws different samples."""
     source: str | None = None
     """Name of the data set that the prompt comes from, in a mixture of several; None for a single one. Metrics are also logged by it."""
+    location: str | None = field(default=None, compare=False, repr=False)
+    """File and line of the row, for error messages; None if it is not from a file."""
+
+    @property
+    def name(self) -> str:
+        """Return what error messages call the prompt: its id, and where it is written."""
+        return f"prompt {self.id}" if self.location is None else f"prompt {self.id} ({self.location})"
 
 
 @dataclass(frozen=True, slots=True)

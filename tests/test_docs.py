@@ -189,6 +189,8 @@ class TestGrader:
     )
 
     def test_agreement_and_false_positives(self) -> None:
+        with pytest.raises(SystemExit, match="row 2 has no expected: each needs gold, pred_text, expected"):
+            script("grader").measure("ours", [self.ROWS[0], {"gold": "1", "pred_text": "1", "category": "a"}])
         result = script("grader").measure("ours", list(self.ROWS))
         assert (result["rows"], result["agreement"], result["hostile_false_positives"]) == (4, 0.3333, 1)
         assert result["ordinary_rows_per_s"] > 0

@@ -249,7 +249,13 @@ def special_tokens(case: Case) -> Iterator[Attack]:
 
 
 def instructions(case: Case) -> Iterator[Attack]:
-    """The system prompt, the whole conversation, and instructions to whoever grades the response."""
+    """The system prompt, the whole conversation, and instructions to whoever grades the response, unless the right answer occurs there."""
+    for attack in _instructions(case):
+        if not case.gold or not re.search(rf"(?<!\w){re.escape(case.gold)}(?!\w)", attack.text):
+            yield attack
+
+
+def _instructions(case: Case) -> Iterator[Attack]:
     turns = case.prompt.messages or [{"role": "user", "content": case.prompt.text or ""}]
     yield Attack("\n".join(turn["content"] for turn in turns))
     yield Attack("\n".join(f"{turn['role']}: {turn['content']}" for turn in turns))
@@ -311,6 +317,10 @@ FAMILIES: dict[str, tuple[Callable[[Case], Iterable[Attack]], str]] = {
     "programs": (programs, "a program that solves nothing passes: look at the tests"),
 }
 """Families by name: generator, and what to look at if one of them is paid."""
+
+
+OF_TEXT = ("hedge", "denied", "truncated")
+"""Families that say something about the right answer, which is still a right program where the answer is one."""
 
 
 def _stated(case: Case, answers: Iterable[str], forms: Sequence[str] | None = None) -> Iterator[Attack]:

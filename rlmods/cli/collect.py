@@ -84,6 +84,7 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     if hasattr(rollout, "check_policy"):
         rollout.check_policy(policy)
     kept = short_prompts(policy, prompts, max_prompt_tokens(config, "data"))
+    policy.warn_of_control_tokens((), kept)
     num_long, prompts = len(prompts) - len(kept), kept[: settings.num_prompts]
     output = Output(Path(settings.out).expanduser(), _provenance(model, config, policy, batch.samples, settings))
     remaining = _remaining(prompts, output)

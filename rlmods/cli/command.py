@@ -27,6 +27,7 @@ from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.config.plan import Plan
 from rlmods.config.received import read_received
+from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.jsonl import JsonlWriter, read_rows
@@ -79,7 +80,7 @@ def find_policy(source: str, overrides: Sequence[str] = ()) -> tuple[str | Path,
 def configuration(
     overrides: Sequence[str], *, saved: Path | None = None, run_keys: Sequence[str] = (), settings: type[Any] | None = None
 ) -> DictConfig:
-    """Compose the configuration that the overrides select.
+    """Return the configuration that the overrides select.
 
     Args:
         saved: `config.yaml` of a run, which provides the groups and settings in `run_keys` that are not among the overrides.
@@ -88,19 +89,28 @@ def configuration(
     Raises:
         UserError: Hydra rejects an override, or the run's configuration is not safe to use (`rlmods.config.received`).
     """
+    return _composed(overrides, saved, run_keys, settings)[0]
+
+
+def _composed(
+    overrides: Sequence[str], saved: Path | None, run_keys: Sequence[str], settings: type[Any] | None
+) -> tuple[DictConfig, dict[str, str]]:
+    """Return the configuration, and the option of each group."""
     extra = [f"+{f.name}={'null' if f.default is None else f.default}" for f in fields(settings)] if settings else []
     overridden = {override.lstrip("+~").split("=")[0] for override in overrides}
     try:
         with initialize_config_dir(str(CONF), version_base="1.3"):
             if saved is not None:
                 ConfigStore.instance().store("saved_run", _config_with_run(saved, set(run_keys) - overridden, overridden))
-            config = hydra_compose("train" if saved is None else "saved_run", [*extra, *overrides])
+            config = hydra_compose("train" if saved is None else "saved_run", [*extra, *overrides], return_hydra_config=True)
     except (HydraException, ValueError) as error:
         if (user_error := explain_override(error)) is None:
             raise
         raise user_error from error
     assert isinstance(config, DictConfig)
-    return config
+    with open_dict(config):
+        choices = config.pop("hydra").runtime.choices
+    return config, dict(choices)
 
 
 def take_settings(config: DictConfig, kind: type[S]) -> S:
@@ -109,16 +119,23 @@ def take_settings(config: DictConfig, kind: type[S]) -> S:
         return kind(**{f.name: config.pop(f.name) for f in fields(kind)})  # type: ignore[arg-type]
 
 
-def compose_run(overrides: Sequence[str], kind: type[S]) -> tuple[Plan, DictConfig, S]:
+def compose_run(overrides: Sequence[str], kind: type[S], *, trains: bool = True) -> tuple[Plan, DictConfig, S]:
     """Compose the run that the overrides select, and return its parts, its configuration and the command's own settings.
+
+    Args:
+        trains: whether the run is to be trained. If not, only data and reward have to fit together, and no rows are held out unless the
+            overrides say so.
 
     Raises:
         UserError: an invalid override, or a run that would not start.
     """
-    config = configuration(overrides, settings=kind)
+    config, choices = _composed(overrides, None, (), kind)
     settings = take_settings(config, kind)
     own = tuple(f"{f.name}=" for f in fields(kind))  # type: ignore[arg-type]
-    return compose.plan(config, {}, [override for override in overrides if not override.startswith(own)]), config, settings
+    run_overrides = [override for override in overrides if not override.startswith(own)]
+    if not trains:
+        compose.without_validation(config.data, "data", run_overrides)
+    return compose.plan(config, choices, run_overrides, RULES if trains else GRADING_RULES), config, settings
 
 
 def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, Any]:

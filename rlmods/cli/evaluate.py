@@ -64,6 +64,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         rollout.check_policy(policy)
     reference = None if reference_name is None else _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
+    policy.warn_of_control_tokens((), kept)
     metrics, _ = validation(policy, rollout, reward, kept, process)
     prompts = kept[: validation.max_prompts]
     if reference is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -13,9 +13,10 @@ from math import ceil, inf
 from random import Random
 from typing import Any
 
-from rlmods.cli.attacks import FAMILIES, FORMS, MIN_LONG_CHARS, Attack, Case, fill, form_of, same, wrong_answers
+from rlmods.cli.attacks import FAMILIES, FORMS, MIN_LONG_CHARS, OF_TEXT, Attack, Case, fill, form_of, same, wrong_answers
 from rlmods.cli.command import progress
 from rlmods.reward.scores import as_scores
+from rlmods.run.printable import one_line
 from rlmods.types import Prompt, Response, UserError
 
 CHARS_PER_TOKEN = 4
@@ -25,6 +26,8 @@ EXPENSIVE = ("longest", "repeated")
 """Families with long responses: tried for few prompts, one response a call."""
 NUM_EXPENSIVE = 2
 NUM_WRONG = 2
+EXAMPLE_CHARS = 48
+"""Characters of a response that are shown."""
 MAX_LATE = 2
 """Late calls after which the rest of a family is left out."""
 
@@ -63,6 +66,8 @@ class Tally:
     example: dict[str, Any] = field(default_factory=dict)
     """A response with the highest reward, a paid one if there is any (of right answers the lowest, an unpaid one): prompt id, gold, text,
     reward, and the reward of an honest wrong answer beside it."""
+    failed_example: dict[str, Any] = field(default_factory=dict)
+    """The first response on which the reward raised or was late, with the `failure`."""
     slowest_s: float = 0.0
     """Wall time of the slowest call of the reward."""
     raised: list[str] = field(default_factory=list)
@@ -123,6 +128,8 @@ class Target:
     reward: Any
     settings: Settings
     max_tokens: int = 512
+    record: Callable[[str], None] = lambda text: None
+    """Called with a description of the responses before each call of the reward, which may end the process."""
 
     def grade(self, rows: Sequence[tuple[Case, Attack]], tally: Tally, per_call: int = MAX_ROWS_PER_CALL) -> list[Grade]:
         """Return the grades of responses, and add failures and the slowest call to `tally`. Ends after `MAX_LATE` late calls."""
@@ -136,22 +143,21 @@ class Target:
         begin = time.perf_counter()
         try:
             with time_limit(self.settings.call_timeout_s):
+                self.record(f"{tally.name} ({len(rows)} responses, the first '{shorten(rows[0][1].text)}')")
                 return self._scores(rows)
         except LateError:
             tally.late += 1
             failure = f"no result after {self.settings.call_timeout_s:g} s"
         except UserError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             if len(rows) > 1:  # find the response that raises
                 return [grade for row in rows for grade in self._call([row], tally)]
             tally.raised.append(f"{type(error).__name__}: {error}")
             failure = tally.raised[-1]
         finally:
             tally.slowest_s = max(tally.slowest_s, time.perf_counter() - begin)
-        if "failure" not in tally.example:
-            case, attack = rows[0]
-            tally.example = _example(case, attack, None) | {"failure": failure}
+        tally.failed_example = tally.failed_example or _example(*rows[0], None) | {"failure": failure}
         return [Grade(failed=True)] * len(rows)
 
     def _scores(self, rows: Sequence[tuple[Case, Attack]]) -> list[Grade]:
@@ -175,13 +181,21 @@ class Target:
         return min(self.max_tokens, ceil(len(attack.text) / CHARS_PER_TOKEN) + 1)
 
 
-def attack(reward: Any, prompts: Sequence[Prompt], settings: Settings, *, seed: int = 0, max_tokens: int = 512) -> Report:
-    """Try every family on a reward.
+def attack(
+    reward: Any,
+    prompts: Sequence[Prompt],
+    settings: Settings,
+    *,
+    seed: int = 0,
+    max_tokens: int = 512,
+    record: Callable[[str], None] = lambda text: None,
+) -> Report:
+    """Try every family on a reward; those of `OF_TEXT` only for prompts whose reward does not run code.
 
     Raises:
         UserError: no prompt has an answer or a response to compare with, or the reward is late on right or wrong answers.
     """
-    target = Target(reward, settings, max_tokens)
+    target = Target(reward, settings, max_tokens, record)
     cases = _cases(Random(seed).sample(list(prompts), min(settings.num_prompts, len(prompts))), max_tokens)
     with progress("grading", len(FAMILIES) + 1) as update:
         cases, references, bounds, problems = _references(target, cases)
@@ -192,6 +206,7 @@ def attack(reward: Any, prompts: Sequence[Prompt], settings: Settings, *, seed: 
             rows = [
                 (case, x)
                 for case in cases[: NUM_EXPENSIVE if expensive else None]
+                if name not in OF_TEXT or not _runs_code(reward, case.prompt)
                 for x in dict.fromkeys(generate(case))
                 if _hostile(case, x)
             ]
@@ -206,6 +221,12 @@ def attack(reward: Any, prompts: Sequence[Prompt], settings: Settings, *, seed: 
 
 Bounds = dict[str, tuple[float, float]]
 """Rewards of an honest wrong answer and above which a response is paid, by prompt."""
+
+
+def _runs_code(reward: Any, prompt: Prompt) -> bool:
+    """Return True if a response to the prompt is graded as a program."""
+    reward = reward.for_prompt(prompt) if hasattr(reward, "for_prompt") else reward
+    return bool(getattr(reward, "runs_code", False))
 
 
 def _cases(prompts: Sequence[Prompt], max_tokens: int) -> list[Case]:
@@ -311,7 +332,7 @@ def _count(tally: Tally, rows: Sequence[tuple[Case, Attack]], grades: Sequence[G
         tally.paid += paid
         value = -inf if grade.value is None else grade.value
         key = (paid is not is_right, -value if is_right else value)
-        if key > best and ("failure" not in tally.example or (paid and not is_right)):
+        if key > best and not grade.failed:
             best, tally.example = key, _example(case, attack, grade.value) | {"wrong_answer": low}
         if grade.value is not None:
             tally.highest = value if tally.highest is None else max(tally.highest, value)
@@ -347,6 +368,12 @@ def _readable(case: Case, grades: Sequence[Grade], bounds: Bounds) -> tuple[str,
     bound = bounds[case.prompt.id][1]
     forms = tuple(form for form, grade in zip(case.all_forms, grades, strict=False) if grade.is_above(bound))
     return forms or tuple(case.all_forms)
+
+
+def shorten(text: str) -> str:
+    """Return the beginning of a text, on one line."""
+    text = one_line(text)
+    return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
 
 
 def _long(text: str, size: int) -> str:

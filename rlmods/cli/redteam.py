@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -31,26 +31,25 @@ from rich.table import Table
 from rich.text import Text
 
 from rlmods.cli.command import command, compose_run
-from rlmods.cli.holes import Report, Settings, Tally, attack
+from rlmods.cli.holes import Report, Settings, attack, shorten
+from rlmods.cli.supervised import supervised
 from rlmods.run import dumps
 from rlmods.run.files import atomic_write
 from rlmods.run.printable import one_line
 from rlmods.types import UserError
 
-EXAMPLE_CHARS = 48
 
-
-def redteam(overrides: Sequence[str]) -> tuple[Report, Settings]:
-    """Compose the run and attack its reward.
+def redteam(overrides: Sequence[str], record: Callable[[str], None] = lambda text: None) -> tuple[Report, Settings]:
+    """Compose the run and attack its reward. `record` is called with what is graded, before each call of the reward.
 
     Raises:
         UserError: an invalid override, a run that would not start, or data without answers.
     """
-    plan, config, settings = compose_run(overrides, Settings)
+    plan, config, settings = compose_run(overrides, Settings, trains=False)
     if "reward" not in plan.parts:
         raise UserError(f"algo={config.algo.name} has no reward: type algo=dapo")
     max_tokens = int(getattr(plan.parts.get("rollout"), "max_tokens", 512))
-    report = attack(plan.parts["reward"], plan.splits.train, settings, seed=config.seed, max_tokens=max_tokens)
+    report = attack(plan.parts["reward"], plan.splits.train, settings, seed=config.seed, max_tokens=max_tokens, record=record)
     if settings.out is not None:
         atomic_write(Path(settings.out).expanduser(), dumps(as_dict(report), indent=2) + "\n")
     return report, settings
@@ -84,7 +83,7 @@ def show(report: Report, width: int | None = None) -> str:
             str(tally.abstained),
             highest,
             f"{tally.slowest_s:.2f} s",
-            _short(str(tally.example.get("response", ""))),
+            shorten(str((tally.example or tally.failed_example).get("response", ""))),
         )
         table.add_row(*map(Text, cells), style=style, end_section=tally is report.references[-1])
     console = Console(file=io.StringIO(), width=width or max(120, Console().width), force_terminal=False)
@@ -97,37 +96,35 @@ def show(report: Report, width: int | None = None) -> str:
 def _notes(report: Report) -> Iterable[str]:
     for tally in report.references[:2]:
         if tally.paid < tally.tried:
-            yield f"{tally.name}: {tally.tried - tally.paid} of {tally.tried} are not paid, e.g. {_described(tally)}"
+            example = _described(tally.example or tally.failed_example)
+            yield f"{tally.name}: {tally.tried - tally.paid} of {tally.tried} are not paid, e.g. {example}"
     for tally in report.holes:
-        failures = f"; raised {len(tally.raised)} times: {tally.raised[0]}" if tally.raised else ""
-        failures += f"; {tally.late} calls were late" if tally.late else ""
-        yield f"{tally.name}: {tally.paid} of {tally.tried} paid{failures}, e.g. {_described(tally)}. Look at: {tally.look_at}"
+        outcomes = [f"{tally.paid} of {tally.tried} paid, e.g. {_described(tally.example)}"] if tally.paid else []
+        if tally.failed_example:
+            failures = [f"raised {len(tally.raised)} times"] if tally.raised else []
+            failures += [f"{tally.late} calls were late"] if tally.late else []
+            outcomes.append(f"{' and '.join(failures)}, e.g. {_described(tally.failed_example)}")
+        yield f"{tally.name}: {'; '.join(outcomes)}. Look at: {tally.look_at if tally.paid else 'the reward at that response'}"
     yield f"{report.num_prompts} prompts; answers to other prompts are right by chance in {report.chance:.1%} of cases"
     yield from (f"problem: {problem}" for problem in report.problems)
     if report.is_clean:
         yield "no hole found"
 
 
-def _described(tally: Tally) -> str:
-    example = tally.example
+def _described(example: Mapping[str, Any]) -> str:
     if not example:
         return "(no example)"
     beside = f", an honest wrong answer {example['wrong_answer']:.3g}" if "wrong_answer" in example else ""
     reward = example["reward"]
     got = example.get("failure") or (f"gets {reward:.3g}{beside}" if reward is not None else "gets no reward: it abstained")
-    return f"'{_short(example['response'])}' to prompt {_short(str(example['prompt']))} (answer {_short(str(example['answer']))}) {got}"
+    return f"'{shorten(example['response'])}' to prompt {shorten(str(example['prompt']))} (answer {shorten(str(example['answer']))}) {got}"
 
 
-def _short(text: str) -> str:
-    text = one_line(text)
-    return text if len(text) <= EXAMPLE_CHARS else f"{text[: EXAMPLE_CHARS - 4]} ..."
-
-
-def main(arguments: list[str]) -> None:
+def main(arguments: list[str], record: Callable[[str], None] = lambda text: None) -> None:
     reports: list[Report] = []
 
     def action() -> str:
-        report, _ = redteam(arguments)
+        report, _ = redteam(arguments, record)
         reports.append(report)
         return show(report)
 
@@ -137,4 +134,8 @@ def main(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    supervised(
+        lambda record: main(sys.argv[1:], record),
+        "the reward must not end its process: look for os._exit and native code, or make it a term with a time limit, which runs in "
+        "workers (reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5)",
+    )

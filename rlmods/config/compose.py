@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -14,11 +15,12 @@ from hydra.utils import get_class
 from omegaconf import DictConfig
 
 from rlmods.algo import Learner
-from rlmods.config.instantiate import instantiate, one_line, parse_settings
+from rlmods.config.instantiate import instantiate, judge_keys, one_line, parse_settings
+from rlmods.config.overrides import at_key
 from rlmods.config.plan import Plan
 from rlmods.config.plugins import explain_plugin_error
 from rlmods.config.recipe import label
-from rlmods.config.rules import RULES
+from rlmods.config.rules import RULES, Rule
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.data import Splits
 from rlmods.distributed import strategy
@@ -53,12 +55,13 @@ REPLACED_TRAINER_SETTINGS = {
 """Arguments of `lightning.Trainer` that this loop sets itself or that manual optimization refuses: what to type instead."""
 
 
-def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str] = ()) -> Plan:
+def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str] = (), rules: Sequence[Rule] = RULES) -> Plan:
     """Instantiate and check all parts of a configuration.
 
     Args:
         choices: option of each group, from Hydra's runtime.
         overrides: command-line overrides, `group=option` and `key=value`.
+        rules: what the plan must satisfy; all rules for a run that is trained.
 
     Raises:
         UserError: something is unknown, missing or out of range, or two parts are incompatible.
@@ -72,6 +75,11 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     for override in overrides:
         group = override.split("=")[0].split("@")[-1].split(".")[0]  # an option of one group may be set in a part of another
         if group in (*PARTS, "adapter") and group not in used_groups:
+            if group == "judge" and (keys := list(judge_keys(config.get("reward")))):
+                of_reward = shlex.join(at_key(x, "judge", f"reward.{keys[0]}") for x in overrides if re.match(r"judge[.=]", x))
+                raise UserError(
+                    f"algo={config.algo.name} does not use judge, but reward={choices.get('reward')} has one of its own: type {of_reward}"
+                )
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
     batch = parse_settings(config.batch, "batch", Batch)
     validation = parse_settings(config.validation, "validation", Validation)
@@ -88,7 +96,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     if ptx_config is not None and not uses_ptx:
         raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
     if uses_ptx:
-        ptx = splits if ptx_config is None else _splits(_without_validation(ptx_config, "ptx", overrides), "ptx")
+        ptx = splits if ptx_config is None else _splits(without_validation(ptx_config, "ptx", overrides), "ptx")
         splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
     used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
     plan = Plan(
@@ -103,17 +111,17 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         batch=batch,
         validation=validation,
     )
-    check(plan)
+    check(plan, rules)
     return plan
 
 
-def _without_validation(config: DictConfig, name: str, overrides: Iterable[str]) -> DictConfig:
+def without_validation(config: DictConfig, name: str, overrides: Iterable[str]) -> DictConfig:
     """Let a data set, and those in a mixture, hold out no rows for validation unless told to."""
     if "num_val" in config and not any(override.startswith(f"{name}.num_val=") for override in overrides):
         config.num_val = 0
     for source, options in config.get("sources", {}).items():
         if isinstance(options, DictConfig):
-            _without_validation(options, f"{name}.sources.{source}", overrides)
+            without_validation(options, f"{name}.sources.{source}", overrides)
     return config
 
 
@@ -161,13 +169,13 @@ def _check_trainer(config: DictConfig) -> None:
     strategy.check_settings(config.trainer.get("strategy"))
 
 
-def check(plan: Plan) -> None:
+def check(plan: Plan, rules: Sequence[Rule] = RULES) -> None:
     """Check that parts, algorithm and data are compatible (`rlmods.config.rules`).
 
     Raises:
         UserError: the first rule that is violated, with the override to type.
     """
-    for rule in RULES:
+    for rule in rules:
         if message := rule(plan):
             raise UserError(message)
 

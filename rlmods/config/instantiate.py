@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Protocol, Union, get_args, get_origin, get_type_hints, runtime_checkable
 
 from hydra.errors import HydraException
 from hydra.utils import get_class
@@ -18,6 +19,11 @@ from rlmods.config.plugins import explain_plugin_error
 from rlmods.types import UserError
 
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
+
+AS_TERM = (
+    "; to give a reward a time limit, make it a term: type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
+    "+reward.terms.NAME.timeout_s=5"
+)
 
 
 def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any:
@@ -31,13 +37,46 @@ def instantiate(config: DictConfig, group: str, *, partial: bool = False) -> Any
             function = hydra_instantiate(config, _partial_=True, _convert_="all")
             _reject_unknown_keys(function.func, function.keywords, group)
             return function
-        return hydra_instantiate(config, _convert_="all")
-    except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError) as error:
+        part = hydra_instantiate(config, _convert_="all")
+        for key in judge_keys(config):
+            if isinstance(judge := _at(part, key), HasKey):
+                judge.set_key(f"{group}.{key}")
+        return part
+    except (HydraException, OmegaConfBaseException, TypeError, ValueError, ImportError, UserError) as error:
         if isinstance(cause := _root_cause(error), UserError):
-            raise cause from error
+            raise _with_key(cause, [f"{group}.{key}" for key in judge_keys(config)]) from error
         if (plugin := explain_plugin_error(error)) is not None:
             raise plugin from error
         raise UserError(_explain_settings(cause, config, group)) from error
+
+
+@runtime_checkable
+class HasKey(Protocol):
+    """Part whose error messages name its settings by their key."""
+
+    def set_key(self, key: str) -> None:
+        """Set the key with dots at which the settings of the part stand."""
+
+
+def judge_keys(config: Any, key: str = "") -> Iterator[str]:
+    """Yield the keys with dots of the judges that a part has or needs, such as `terms.preference.reward.judge`."""
+    for name, node in config.items_ex(resolve=False) if isinstance(config, DictConfig) else ():
+        if name == "judge":
+            yield f"{key}judge"
+        yield from judge_keys(node, f"{key}{name!s}.")
+
+
+def _at(part: Any, key: str) -> Any:
+    """Return the part of a part at a key with dots; None if it is kept elsewhere."""
+    for name in key.split("."):
+        part = part.get(name) if isinstance(part, Mapping) else getattr(part, name, None)
+    return part
+
+
+def _with_key(error: UserError, keys: Sequence[str]) -> UserError:
+    """Return an error that calls the settings of a judge `judge.KEY`, with the key at which that judge stands; unchanged if it is one of
+    several."""
+    return UserError(re.sub(r"(?<![/\w.-])judge(?=\.\w)", keys[0], str(error))) if len(keys) == 1 else error
 
 
 def parse_settings(config: DictConfig, name: str, kind: type[Any], ignore: Iterable[str] = ()) -> Any:
@@ -96,7 +135,8 @@ def _explain_settings(error: BaseException, config: DictConfig, group: str) -> s
         try:
             kind = get_class(target)
             known = [f.name for f in fields(kind) if f.init] if is_dataclass(kind) else list(inspect.signature(kind).parameters)
-            return f"{group}: unknown key{text.split('argument')[-1]}; known keys are {', '.join(known)}"
+            message = f"{group}: unknown key{text.split('argument')[-1]}; known keys are {', '.join(known)}"
+            return f"{message}{AS_TERM}" if group == "reward" and {"timeout_s", "terms"} & set(config) else message
         except (ValueError, ImportError):
             pass
     return text if text.startswith(f"{group}.") else f"{group}: {text}"

@@ -34,6 +34,11 @@ def explain_override(error: Exception) -> UserError | None:
     return UserError(text)
 
 
+def at_key(override: str, group: str, key: str) -> str:
+    """Return an override of a group, `group=option` or `group.setting=value`, as it is typed for a part of that group at another key."""
+    return f"+{group}@{key}{override.removeprefix(group)}" if override.startswith(f"{group}=") else key + override.removeprefix(group)
+
+
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
     parent, _, key = full_key.rpartition(".")

@@ -63,7 +63,10 @@ class Plan:
         check_response_lengths(policy, (*splits.train, *held_out), columns)
         check_response_lengths(policy, splits.ptx, ("response",))
         rows = [(splits.ptx, ("response",)), ((*splits.train, *held_out), columns)]
-        policy.warn_of_control_tokens(text for prompts, names in rows for prompt in prompts for text in replies(prompt, names))
+        policy.warn_of_control_tokens(
+            (text for prompts, names in rows for prompt in prompts for text in replies(prompt, names)),
+            (*splits.train, *splits.val, *splits.ptx),
+        )
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,

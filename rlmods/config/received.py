@@ -25,17 +25,32 @@ TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "walls": ("weakens the sandbox", lambda value: value != "full"),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""
-PARTS: Mapping[str, tuple[str, ...]] = {"data": ("data",), "reward": ("reward", "judge"), "rollout": ("rollout",)}
-"""Groups whose options may occur within each top-level key that is a part."""
+PARTS: Mapping[str, tuple[str, ...]] = {
+    "data": ("data",),
+    "reward": ("reward", "judge"),
+    "rollout": ("rollout",),
+    "judge": ("judge", "reward"),
+    "teacher": ("teacher", "policy"),
+    "reference": ("reference", "policy"),
+}
+"""Groups whose options may occur within a top-level key; those of its own group only within others."""
+LIBRARIES: Mapping[str, str] = {
+    "callbacks": "lightning.pytorch.callbacks.",
+    "logger": "lightning.pytorch.loggers.",
+    "optimizer": "torch.optim.",
+    "trainer": "lightning.pytorch.",
+}
+"""Packages whose classes a group may hold without an option for each: a class of it that is imported there is defined below it."""
 OF_OWN_NAMES = ("terms", "rewards", "sources")
 """Settings with parts by names of the user's choice."""
 
 
 def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()) -> dict[str, Any]:
-    """Return the values of top-level `keys` in a `config.yaml`.
+    """Return the values of top-level `keys` in a `config.yaml`. What its other keys would create is checked as well, as another command may
+    create it.
 
     Args:
-        typed: keys with dots that the command line sets, which are not checked.
+        typed: keys with dots that the command line sets, which are not checked; nor is what is below a top-level one.
 
     Raises:
         UserError: the file is broken; a part is missing or not a part; a `_target_` is neither an option of the group at its place nor a
@@ -50,16 +65,17 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
         raise UserError(f"{path}: holds no settings: give another run")
     settings = {key: saved[key] for key in keys if key in saved}
     leaves = [(key, name, value) for key, name, value in _leaves(settings) if key not in typed]
-    for key, name, value in leaves:
+    others = {key: value for key, value in saved.items() if key not in keys and key not in typed}
+    for key, name, value in (*leaves, *_leaves(others)):
         if special := [part for part in key.split(".") if re.fullmatch(r"_\w+_", part) and part not in ("_target_", "_convert_")]:
             raise UserError(f"{path}: {key}: {special[0]} changes how parts are created: give another run")
+        if name == "_target_" and not is_known_class(value, _group(key)):
+            top = key.split(".")[0]
+            advice = f"type {top}=OPTION, one of yours" if top != "policy" and (CONF / top).is_dir() else "give another run"
+            raise UserError(f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
+    for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
             raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
-        if name == "_target_" and not is_known_class(value, _group(key)):
-            advice = f"if you trust it, type {_override(key, value)}"
-            raise UserError(
-                f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and would be executed: {advice}"
-            )
     for key in keys:
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
@@ -80,7 +96,9 @@ def _check_shape(path: Path, key: str, value: Any, typed: Collection[str]) -> No
 def _group(key: str) -> str | None:
     """Return the group of the part that the key with dots of a `_target_` belongs to: that of the innermost name of a group."""
     names = key.split(".")[:-1]
-    allowed = PARTS.get(key.split(".")[0], ())
+    if names[:1] == ["ptx"]:
+        names[0] = "data"
+    allowed = PARTS.get(names[0], (names[0],)) if names else ()
     found = [name for name, parent in zip(names, ["", *names], strict=False) if name in allowed and parent not in OF_OWN_NAMES]
     return found[-1] if found else None
 
@@ -100,14 +118,21 @@ def is_known_class(target: Any, group: str | None) -> bool:
         return False
     if any(target in _option_targets(folder / group) for folder in (CONF, *(source.options for source in sources()))):
         return True
+    if target.startswith(LIBRARIES.get(group, "\0")):
+        return _defining_module(target).startswith(LIBRARIES[group])
     modules = [source.module for source in sources() if target.startswith(f"{source.module}.")]
     if not modules:
         return False
+    return any(_defining_module(target).startswith(f"{module}.") for module in modules)
+
+
+def _defining_module(target: str) -> str:
+    """Return the module that defines a class, with a dot at the end, which is another one than `target` names for a class that is imported
+    there, such as `subprocess.Popen`; "" if there is no such class."""
     try:
-        defined_in = f"{get_class(target).__module__}."  # not a class that the plugin has imported, such as subprocess.Popen
+        return f"{get_class(target).__module__}."
     except (ImportError, ValueError):
-        return False
-    return any(defined_in.startswith(f"{module}.") for module in modules)
+        return ""
 
 
 @lru_cache(maxsize=64)

@@ -117,7 +117,7 @@ class Jsonl:
         answer = self._text_or_number(row, str(self.answer), location, "answer") if has_answer else None
         row_id = default_id if self.id is None else self._text_or_number(row, self.id, location, "id")
         source = None if self.source is None else self._text_or_number(row, self.source, location, "source")
-        return Prompt(id=row_id, answer=answer, meta=meta, source=source, **question_fields)
+        return Prompt(id=row_id, answer=answer, meta=meta, source=source, location=location, **question_fields)
 
     @staticmethod
     def _text_or_number(row: Row, column: str, location: str, field: str) -> str:

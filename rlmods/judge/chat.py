@@ -85,7 +85,7 @@ class Endpoint:
     path: str = "/chat/completions"
     """Endpoint below `/v1`."""
     group: str = "judge"
-    """Configuration group with the fields `url` and `model`, for error messages."""
+    """Key of the settings `url` and `model`, for error messages."""
 
     def complete(self, body: dict[str, Any], deadline: float = math.inf) -> str:
         """Return the text of the first choice, "" for an empty one. `TRUNCATED` is appended to a text that reached max_tokens.
@@ -191,8 +191,8 @@ class Endpoint:
             advice = f"redirects are not followed: type {self.group}.url={self._hide_key(location)}"
         else:
             settings = (
-                "judge.model, judge.max_tokens or judge.temperature (null omits it)"
-                if self.group == "judge"
+                f"{self.group}.model, {self.group}.max_tokens or {self.group}.temperature (null omits it)"
+                if self.group.endswith("judge")
                 else f"{self.group}.model or the server's settings"
             )
             advice = f"invalid request: change {settings}"

@@ -90,6 +90,8 @@ class LLM:
     counts: Counter[str] = field(default_factory=Counter, init=False, repr=False, compare=False)
     """Running totals: `requests`, `retries` among them, replies `without_verdict`, `cached` questions, pairs whose verdict depends on the
     order (`swayed`), and lost questions: `timeouts`, and `errors` of other kinds."""
+    key: str = field(default="judge", init=False, repr=False, compare=False)
+    """Key of these settings, for error messages: `reward.judge` for the judge of a reward."""
     _lock: Any = field(default_factory=threading.Lock, init=False, repr=False, compare=False)
     losses: Losses = field(default_factory=Losses, init=False, repr=False, compare=False)
 
@@ -97,9 +99,9 @@ class LLM:
 
     def __post_init__(self) -> None:
         if self.url is None or not self.url.startswith(("http://", "https://")):
-            raise UserError(f"judge.url={self.url}: judge=llm needs the address of an endpoint: judge.url=http://HOST/v1")
+            raise UserError(f"judge.url={self.url}: judge=llm needs the address of an endpoint: type judge.url=http://HOST/v1")
         if self.model is None:
-            raise UserError("judge=llm needs the name of a model that the server knows: judge.model=NAME")
+            raise UserError("judge=llm needs the name of a model that the server knows: type judge.model=NAME")
         constraints = {
             "temperature": (self.temperature is None or self.temperature >= 0, "null, 0 or more"),
             "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
@@ -113,6 +115,10 @@ class LLM:
             if not valid:
                 raise UserError(f"judge.{name}={getattr(self, name)}: must be {allowed}")
         template_fields(self.template or TEMPLATE)
+
+    def set_key(self, key: str) -> None:
+        """Set `key`, after the settings were read and before the first question."""
+        object.__setattr__(self, "key", key)
 
     @property
     def needs_answer(self) -> bool:
@@ -219,8 +225,8 @@ class LLM:
                 if self.losses.in_a_row < 2 * self.concurrency:
                     return
         stop.set()
-        cache = f"replies so far are kept in {self.cache}" if self.cache else "judge.cache=FILE keeps the replies"
-        raise as_user_error(self._endpoint, error, attempt, f"check the server, or type judge.retries=10; {cache}") from error
+        cache = f"replies so far are kept in {self.cache}" if self.cache else f"{self.key}.cache=FILE keeps the replies"
+        raise as_user_error(self._endpoint, error, attempt, f"check the server, or type {self.key}.retries=10; {cache}") from error
 
     def _body(self, question: str) -> dict[str, Any]:
         optional = {"temperature": self.temperature, "max_tokens": self.max_tokens}
@@ -233,7 +239,7 @@ class LLM:
 
     @cached_property
     def _endpoint(self) -> Endpoint:
-        return Endpoint(str(self.url), self.key_variable, self.timeout_s, self.deadline_s, self.retries, self.backoff_s)
+        return Endpoint(str(self.url), self.key_variable, self.timeout_s, self.deadline_s, self.retries, self.backoff_s, group=self.key)
 
     @cached_property
     def _cache_file(self) -> JsonlWriter | None:
@@ -252,6 +258,6 @@ class LLM:
             valid = verdict is None or (isinstance(verdict, int | float) and not isinstance(verdict, bool) and 0 <= verdict <= 1)
             if not isinstance(key, str) or not valid:
                 advice = 'its "key" must be a text and its "verdict" null or a number from 0 to 1: delete it, or type another file'
-                raise UserError(f"judge.cache={self.cache}: row {number} is not of a cache of a judge: {advice}")
+                raise UserError(f"{self.key}.cache={self.cache}: row {number} is not of a cache of a judge: {advice}")
             verdicts.setdefault(key, []).append(verdict)
         return verdicts

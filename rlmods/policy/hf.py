@@ -70,11 +70,13 @@ def exported(source: str | Path) -> str | Path:
     """Return the `export/` of a run; any other source unchanged.
 
     Raises:
-        UserError: a directory that does not exist, or a run without an export.
+        UserError: a directory that does not exist, or a run without an export or a configuration.
     """
     run = Path(source).expanduser()
     if str(source).startswith(("/", "./", "../", "~")) and not run.is_dir():
         raise UserError(f"{str(source)!r}: no such directory; type a hub name, a directory or a run")
+    if (run / "export").is_dir() and not (run / "config.yaml").is_file() and not (run / "config.json").is_file():
+        raise UserError(f"{source}: this run has no config.yaml: type {source}/export for its model alone, or give another run")
     if not (run / "config.yaml").is_file() or (run / "config.json").is_file():
         return source
     if not (run / "export").is_dir():

@@ -59,8 +59,7 @@ class TokenizerMixin:
     def encode(self, prompt: Prompt) -> list[int]:
         """Return the token ids of a prompt. Chat messages use the model's own template; a beginning-of-text token is added at most once.
 
-        An end-of-text token that the tokenizer appends to plain text is left out, because the response continues the prompt. Warns of plain
-        text that spells control tokens, as a chat that is rendered already does.
+        An end-of-text token that the tokenizer appends to plain text is left out, because the response continues the prompt.
 
         Raises:
             UserError: chat messages for a tokenizer without a chat template, a role that is not one of `ROLES`, text of which the
@@ -70,8 +69,6 @@ class TokenizerMixin:
             text = prompt.text or ""
             if not self._spells_control_token(text):
                 return self._without_appended_eos(text)
-            advice = "for a chat, type data.messages=COLUMN or data.chat=true"
-            warnings.warn(f"a prompt spells control tokens of this model, which are encoded as ordinary text; {advice}", stacklevel=2)
             first, *rest = self._without_control_tokens(text)
             return [*self._without_appended_eos(first), *self._ids_of_parts(rest)]
         if self.tokenizer.chat_template is None:
@@ -126,12 +123,20 @@ class TokenizerMixin:
         end = self.eos_id if prompt is None or prompt.messages is None else self.turn_end_id
         return [*ids, end] if finished else ids
 
-    def warn_of_control_tokens(self, texts: Iterable[str]) -> None:
-        """Warn if responses of the data or assistant messages spell control tokens, which are encoded as the characters they consist of."""
-        if self.control_tokens_in_data or not self.control_tokens:
+    def warn_of_control_tokens(self, texts: Iterable[str], prompts: Iterable[Prompt] = ()) -> None:
+        """Warn if responses of the data or assistant messages spell control tokens, which are encoded as the characters they consist of,
+        or plain prompts, as a chat that is rendered already does."""
+        if not self.control_tokens:
             return
         tokens = re.compile("|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True))))
-        if spelled := [found[0] for text in texts if (found := tokens.findall(text))]:
+        plain = [prompt for prompt in prompts if prompt.messages is None and tokens.search(prompt.text or "")]
+        if plain:
+            warnings.warn(
+                f"{len(plain)} prompts spell control tokens of this model, e.g. {plain[0].name}, which are encoded as ordinary text; "
+                "for a chat, type data.messages=COLUMN or data.chat=true",
+                stacklevel=2,
+            )
+        if not self.control_tokens_in_data and (spelled := [found[0] for text in texts if (found := tokens.findall(text))]):
             advice = "if you trust the data, type policy.control_tokens_in_data=true"
             warnings.warn(
                 f"{len(spelled)} responses or assistant messages of the data spell control tokens of this model, e.g. {spelled[0]}, "
@@ -220,6 +225,8 @@ def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], name: str, *, 
         roles = ", ".join(message["role"] for message in messages[:6])
         system = "drop data.system, or " if any(message["role"] == "system" for message in messages) else ""
         hint = f"{system}leave out rows with roles that it refuses, or choose another model with policy=hf policy.name=..."
+        if type(error).__name__ == "SecurityError":
+            hint = "it reaches for what templates may not use, whatever the roles: choose another model with policy=hf policy.name=..."
         raise UserError(f"{name}: the chat template of this model fails on the roles {roles} ({cause}): {hint}") from error
 
 

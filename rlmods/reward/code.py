@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal
 from rlmods.reward.pool import NOT_STARTED, Outcome, failure_counts, shared_pool
 from rlmods.reward.sandbox.tests import packages_used, read_tests, surely_calls_code
 from rlmods.reward.sandbox.walls import missing_support
-from rlmods.reward.turns import without_thoughts
+from rlmods.reward.turns import after_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
 TARGET = "rlmods.reward.sandbox.tests:work"
@@ -67,6 +67,8 @@ class Code:
     """Responses graded at a time."""
 
     needs_answer: ClassVar[bool] = False
+    needs_columns: ClassVar[tuple[str, ...]] = ("tests",)
+    runs_code: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for name in ("timeout_s", "memory_mb", "output_bytes", "batch_timeout_s", "workers"):
@@ -86,6 +88,11 @@ class Code:
         if (tests := prompt.meta.get(self.tests)) is None:
             return
         entry_point, setup = prompt.meta.get(self.entry_point), prompt.meta.get(self.setup)
+        if entry_point is None and isinstance(tests, str) and "def check(candidate" in tests and "candidate =" not in tests:
+            raise ValueError(
+                "the tests define check(candidate), but no column names the function that they call: "
+                f"add the column {self.entry_point}, or type reward.entry_point=COLUMN"
+            )
         unit_tests = read_tests(_to_plain(tests), entry_point, setup)
         for package in sorted(packages_used(unit_tests)):
             if not self.packages:
@@ -147,12 +154,12 @@ class Code:
 
 
 def extract_code(text: str) -> str | None:
-    """Return the last fenced block of Python in the first turn (`turns`) after its last `</think>`, or None.
+    """Return the last fenced block of Python in the first turn (`turns`) after its last `</think>`, or None. There is none within thoughts.
 
     A block of Python has the name of the language behind the fence, or none and is valid Python that does something: code wins over the
     block with its output that follows it. If there is no such block, it is the last one without the name of another language.
     """
-    found = _FENCED.findall(without_thoughts(text).replace("\r\n", "\n"))
+    found = _FENCED.findall(after_thoughts(text).replace("\r\n", "\n"))
     blocks = [(language.lower(), code) for _, language, code in found if language.lower() in (*_PYTHON, "")]
     best = [code for language, code in blocks if language or _is_code(code)] or [code for _, code in blocks]
     return best[-1] if best and best[-1].strip() else None

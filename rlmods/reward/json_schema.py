@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from rlmods.reward.pool import Outcome, failure_counts, shared_pool
 from rlmods.reward.strict_json import TARGET, parse, validator
-from rlmods.reward.turns import without_thoughts
+from rlmods.reward.turns import after_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
 _FENCED = re.compile(r"```[^\S\n]*json[^\S\n]*\n(.*?)(?:^[^\S\n]*```|```[^\S\n]*$|\Z)", re.DOTALL | re.IGNORECASE | re.MULTILINE)
@@ -100,7 +100,7 @@ class JSON:
 
 def extract_json(text: str) -> str:
     """Return the last ```json block of the first turn after its last `</think>`, or all of that text if there is no such block."""
-    text = without_thoughts(text)
+    text = after_thoughts(text)
     blocks: list[str] = _FENCED.findall(text)
     return blocks[-1] if blocks else text
 

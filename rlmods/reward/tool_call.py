@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from rlmods.reward.json_schema import match_schemas, schema_text
 from rlmods.reward.pool import failure_counts
 from rlmods.reward.strict_json import parse
-from rlmods.reward.turns import without_thoughts
+from rlmods.reward.turns import after_thoughts
 from rlmods.types import Prompt, Response, Scores, UserError
 
 _OPEN, _CLOSE = "<tool_call>", "</tool_call>"
@@ -80,7 +80,7 @@ class ToolCall:
 
 def split_calls(text: str) -> tuple[list[str], int]:
     """Return the text of each pair of tags after the last `</think>` of the first turn, and the number of unmatched tags."""
-    pieces = _TAG.split(without_thoughts(text))
+    pieces = _TAG.split(after_thoughts(text))
     tags, following = pieces[1::2], pieces[2::2]
     bodies = [body for tag, body, after in zip(tags, following, tags[1:], strict=False) if (tag, after) == (_OPEN, _CLOSE)]
     return bodies, len(tags) - 2 * len(bodies)

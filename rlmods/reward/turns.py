@@ -26,3 +26,9 @@ def first_turn(text: str) -> str:
 def without_thoughts(text: str) -> str:
     """Return the first turn after its last `</think>`."""
     return first_turn(text).rpartition("</think>")[2]
+
+
+def after_thoughts(text: str) -> str:
+    """Return the first turn after its last `</think>`; "" if it ends within thoughts, after a `<think>` that is not closed."""
+    rest = without_thoughts(text)
+    return "" if "<think>" in rest else rest

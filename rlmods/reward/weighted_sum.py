@@ -43,7 +43,7 @@ class WeightedSum:
 
     def __post_init__(self) -> None:
         if not self.terms:
-            raise UserError("WeightedSum: no terms; add one with +reward@reward.terms.accuracy.reward=accuracy")
+            raise UserError("reward.terms: there are none: type +reward@reward.terms.accuracy.reward=accuracy")
         for name, term in self.terms.items():
             if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight", "timeout_s"}:
                 raise UserError(f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} (with _convert_: all in YAML)")
@@ -78,6 +78,11 @@ class WeightedSum:
     def needs_group(self) -> bool:
         """True if any term of non-zero weight compares the responses to one prompt."""
         return self._any_weighted("needs_group")
+
+    @property
+    def runs_code(self) -> bool:
+        """True if any term of non-zero weight runs the response as a program."""
+        return self._any_weighted("runs_code")
 
     def check_prompt(self, prompt: Prompt) -> None:
         """Check that all terms can grade responses to `prompt`.

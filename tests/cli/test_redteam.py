@@ -5,8 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +17,9 @@ import pytest
 
 from rlmods.cli.attacks import FAMILIES, FORMS, Attack, Case, fill, form_of, same, wrong_answers
 from rlmods.cli.holes import Report, Settings, Tally, attack
-from rlmods.cli.redteam import as_dict, main, show
+from rlmods.cli.redteam import as_dict, main, redteam, show
 from rlmods.data import Arithmetic
-from rlmods.reward import Accuracy, Format, WeightedSum
+from rlmods.reward import Accuracy, BySource, Code, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores, UserError
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
@@ -106,13 +109,43 @@ class TestHoles:
         report = attack(each(hangs), PROMPTS, FEW)
         assert time.monotonic() - start < 20
         assert [(tally.name, tally.late > 0) for tally in report.holes if tally.late] == [("repeated", True), ("longest", True)]
-        assert "no result after 0.5 s" in report.holes[0].example["failure"]
+        assert "no result after 0.5 s" in report.holes[0].failed_example["failure"]
 
     def test_an_exception_is_reported_with_its_response(self) -> None:
         (tally,) = attack(each(raises), PROMPTS, FEW).holes
         assert len(tally.raised) == FEW.num_prompts
-        assert tally.example["response"] == "<bos>"
-        assert "ZeroDivisionError" in tally.example["failure"]
+        assert tally.failed_example["response"] == "<bos>"
+        assert "ZeroDivisionError" in tally.failed_example["failure"]
+
+    def test_an_exception_has_its_own_example_beside_a_paid_response(self) -> None:
+        """The response that raises is not the paid one."""
+
+        def grade(response: Response) -> float:
+            return 1 / (stated(response.text) != "nan") * strict(response) + (stated(response.text) == "1e308")
+
+        report = attack(each(grade), PROMPTS, Settings(num_prompts=1))
+        [line] = [line for line in show(report).splitlines() if line.startswith("boundary numbers: ")]
+        assert re.search(r"1 of \d+ paid, e\.g\. '<answer>1e308</answer>' .* gets 1, ", line)
+        assert re.search(r"; raised 1 times, e\.g\. '<answer>nan</answer>' .* ZeroDivisionError", line)
+
+    def test_exits_of_the_reward_are_caught(self) -> None:
+        def exits(response: Response) -> float:
+            return sys.exit(3) if stated(response.text) == "nan" else strict(response)
+
+        [tally] = attack(each(exits), PROMPTS, Settings(num_prompts=1)).holes
+        assert tally.raised == ["SystemExit: 3"]
+
+    def test_what_is_graded_is_recorded_before(self) -> None:
+        records: list[str] = []
+        seen: list[str] = []
+
+        def reward(responses: Sequence[Response]) -> list[float]:
+            seen.append(records[-1])
+            return [strict(response) for response in responses]
+
+        attack(reward, PROMPTS, Settings(num_prompts=1), record=records.append)
+        assert seen == records
+        assert next(record for record in seen if record.startswith("boundary numbers (17 responses, the first '<answer>0</answer>')"))
 
     def test_correct_counts_as_paid_whatever_the_reward(self) -> None:
         def reward(responses: Sequence[Response]) -> Scores:
@@ -140,6 +173,39 @@ class TestHoles:
         seen: set[int] = set()
         attack(Longer(), PROMPTS[:1], Settings(num_prompts=1))
         assert seen == {0}
+
+
+CODE = [
+    Prompt("a", text="Add.", answer="def f(a, b):\n    return a + b"),
+    Prompt("b", text="Subtract.", answer="def f(a, b):\n    return a - b"),
+]
+
+
+class Runs:
+    """Pays a response that holds the right program, whatever else it says."""
+
+    runs_code = True
+
+    def __call__(self, responses: Sequence[Response]) -> list[float]:
+        return [float(str(x.prompt.answer)[:-1] in x.text and "<think>" not in x.text) for x in responses]
+
+
+class TestPrograms:
+    def test_words_about_a_right_program_are_no_hole(self) -> None:
+        """A program does not become wrong if it is denied, stands beside another one, or lacks its last character."""
+        assert holes(Runs(), CODE) == {"after the end"}
+        assert holes(lambda responses: Runs()(responses), CODE) == {"after the end", "hedge", "denied", "truncated"}
+        assert holes(WeightedSum({"code": {"reward": Runs()}}), CODE) == {"after the end"}
+        assert "denied" in holes(WeightedSum({"code": {"reward": Runs(), "weight": 0}, "text": {"reward": each(searches)}}), CODE)
+
+    def test_sources_are_told_apart(self) -> None:
+        mixed = [*(replace(prompt, source="code") for prompt in CODE), *(replace(prompt, source="sums") for prompt in PROMPTS[:2])]
+        report = attack(BySource({"code": Runs(), "sums": each(searches)}), mixed, FEW)
+        denied = next(tally for tally in report.families if tally.name == "denied")
+        assert (denied.paid, denied.tried) == (12 * len(FORMS), 12 * len(FORMS))
+
+    def test_code_says_that_it_runs(self) -> None:
+        assert Code.runs_code
 
 
 class TestReferences:
@@ -256,6 +322,12 @@ class TestAttacks:
         empty = {name for name, (generate, _) in FAMILIES.items() if not list(generate(case))}
         assert empty == {"hedge", "denied", "truncated", "after the end", "thought"}
 
+    def test_instructions_do_not_state_the_right_answer(self) -> None:
+        """A grader that finds 10 in "Rating: 10/10" finds the gold, and obeys nothing."""
+        texts = {x.text for x in FAMILIES["instructions"][0](Case(Prompt("0", text="4+6="), "10", ("11",)))}
+        assert not any("10" in text for text in texts)
+        assert any("Rating: 10/10" in x.text for x in FAMILIES["instructions"][0](CASE))
+
     def test_a_missing_bracket_or_percent_sign_is_not_truncation(self) -> None:
         cut = [list(FAMILIES["truncated"][0](Case(Prompt("0", text="?"), gold, ("7",), forms=("ANSWER",)))) for gold in (r"25\%", "(1,2)")]
         assert [{x.text for x in attacks} for attacks in cut] == [{""}, {"", "(1"}]
@@ -296,6 +368,12 @@ class TestCommand:
         monkeypatch.setattr(Accuracy, "__call__", lambda _, responses: each(strict)(responses))
         main([*self.OVERRIDES, "reward=accuracy"])
         assert "no hole found" in capsys.readouterr().out
+
+    def test_a_small_file_needs_no_settings_of_training(self, tmp_path: Path) -> None:
+        file = tmp_path / "few.jsonl"
+        file.write_text("\n".join(json.dumps({"prompt": f"{i}+{i}=", "answer": 2 * i}) for i in range(2)))
+        report, _ = redteam(["data=jsonl", f"data.train={file}", "reward=accuracy", "num_prompts=1"])
+        assert report.num_prompts == 1
 
     @pytest.mark.parametrize("reward", ["format", "language", "repetition"])
     def test_a_reward_that_does_not_depend_on_the_answer_is_not_called_clean(self, reward: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -341,6 +419,26 @@ class TestCommand:
         assert all(re.search(rf"^{name} +2 +0 ", text, re.MULTILINE) for name in FAMILIES)
         assert "25.0%" in text
         assert as_dict(Report([], tallies, 0.0, 1))["holes"] == []
+
+
+class TestSupervised:
+    """The process that grades may end, which is reported, and its parent too, which ends it."""
+
+    @pytest.mark.parametrize(
+        ("action", "status", "message"),
+        [
+            ("os._exit(3)", 1, "error: the process ended with exit status 3 while it graded family \\x1b: ADVICE\n"),
+            ("os.kill(os.getpid(), 9)", 1, "error: the process ended with signal SIGKILL while it graded family \\x1b: ADVICE\n"),
+            ("sys.exit(4)", 4, ""),
+            ("sys.exit('error: x')", 1, "error: x\n"),
+            ("pass", 0, ""),
+        ],
+    )
+    def test_the_end_is_reported(self, action: str, status: int, message: str) -> None:
+        code = f"def action(record):\n record('before')\n record('family \\x1b')\n print('graded')\n sys.stdout.flush()\n {action}\n"
+        code = f"import os, sys\nfrom rlmods.cli.supervised import supervised\n{code}supervised(action, 'ADVICE')"
+        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+        assert (run.returncode, run.stdout, run.stderr) == (status, "graded\n", message)
 
 
 def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:

@@ -459,7 +459,9 @@ class TestRules:
         assert says in refused(*typed)
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "ptx", "sources"} - {"values"}
+        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "graded", "ptx", "sources"} - {
+            "values"
+        }
 
     @pytest.mark.parametrize(
         "typed",
@@ -501,7 +503,22 @@ class TestRules:
         rows = [{"prompt": str(i), "answer": None, "tests": ["assert f(1)"] if i != 7 else "[]"} for i in range(40)]
         file.write_text("\n".join(map(json.dumps, rows)))
         data = ("reward=code", "data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null")
-        assert "(there are no unit tests): correct the row" in refused(*data)
+        assert f"responses to prompt train-8 ({file}:8): there are no unit tests; correct the row" in refused(*data)
+        file.write_text("\n".join(json.dumps(row | {"tests": "def check(candidate):\n    assert candidate(1)"}) for row in rows))
+        assert "add the column entry_point, or type reward.entry_point=COLUMN; correct the row" in refused(*data)
+        term = ("reward=weighted_sum", "+reward@reward.terms.c.reward=code", *data[1:])
+        assert "type reward.terms.c.reward.entry_point=COLUMN" in refused(*term)
+
+    def test_tests_in_another_column(self, tmp_path: Path) -> None:
+        file = tmp_path / "code.jsonl"
+        rows = [{"prompt": str(i), "test_list": ["assert f(1) == 1"], "kind": "code"} for i in range(8)]
+        file.write_text("\n".join(map(json.dumps, rows)))
+        data = ("data=jsonl", f"data.train={file}", "data.answer=null", "data.num_val=0", "validation.every=null", "batch.prompts=8")
+        message = "no row has this column, so nothing is graded: type {0}.tests=COLUMN (of {1})"
+        assert refused(*data, "reward=code") == "reward.tests=tests: " + message.format("reward", "kind, test_list")
+        assert plan(*data, "reward=code", "reward.tests=test_list").parts
+        by_source = (*data, "data.source=kind", "reward=by_source", "+reward@reward.rewards.code=code")
+        assert refused(*by_source).endswith(message.format("reward.rewards.code", "test_list"))
 
     def test_answers(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
@@ -624,6 +641,32 @@ class TestRules:
     def test_a_group_that_the_algorithm_does_not_use(self, typed: str) -> None:
         group = typed.split("=")[0].split(".")[0]
         assert refused("algo=sft", typed) == f"algo=sft does not use {group}: drop {typed}, or choose another algo="
+
+    def test_the_judge_of_a_reward_is_named_by_its_key(self) -> None:
+        typed = ("reward=preference", "judge=llm", "judge.url=http://h/v1")
+        says = "algo=dapo does not use judge, but reward=preference has one of its own: type +judge@reward.judge=llm "
+        assert refused(*typed) == f"{says}reward.judge.url=http://h/v1"
+        assert refused("judge=llm") == "algo=dapo does not use judge: drop judge=llm, or choose another algo="
+        own = ("reward=preference", "+judge@reward.judge=llm")
+        assert refused(*own).endswith("type reward.judge.url=http://HOST/v1")
+        own = (*own, "reward.judge.url=http://h/v1")
+        assert refused(*own).endswith("type reward.judge.model=NAME")
+        assert refused(*own, "reward.judge.model=m", "reward.judge.retries=-1").startswith("reward.judge.retries=-1: ")
+        assert refused("algo=online_dpo", "judge=llm").startswith("judge.url=None")
+        [term] = plan(*own, "reward.judge.model=m").parts["reward"].terms.values()
+        assert term["reward"].judge.key == "reward.judge"
+        nested = ("reward=weighted_sum", "+reward@reward.terms.a.reward=rating", "+judge@reward.terms.a.reward.judge=llm")
+        nested = (*nested, "reward.terms.a.reward.judge.url=http://h/v1", "reward.terms.a.reward.judge.model=m")
+        assert plan(*nested).parts["reward"].terms["a"]["reward"].judge.key == "reward.terms.a.reward.judge"
+
+    def test_a_time_limit_needs_a_term(self) -> None:
+        assert "type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION +reward.terms.NAME.timeout_s=5" in refused(
+            "reward=length", "+reward.timeout_s=5"
+        )
+        assert "timeout_s=5" not in refused("reward=length", "+reward.nonsense=5")
+        term = ("reward=weighted_sum", "+reward@reward.terms.mine.reward=length", "+reward.terms.mine.timeout_s=5")
+        assert plan(*term).parts["reward"].terms["mine"]["timeout_s"] == 5
+        assert refused("reward=weighted_sum") == "reward.terms: there are none: type +reward@reward.terms.accuracy.reward=accuracy"
 
     def test_validation_may_sample_from_less(self) -> None:
         assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4

@@ -46,6 +46,15 @@ def saved(folder: Path, *overrides: str, **changes: Any) -> Path:
     return folder / "config.yaml"
 
 
+def whole_run(folder: Path, **changes: Any) -> Path:
+    """Write all settings of a run, with changes by key (`__` for a dot)."""
+    config = configuration([])
+    for key, value in changes.items():
+        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
+    OmegaConf.save(config, folder / "config.yaml")
+    return folder / "config.yaml"
+
+
 class TestTargets:
     @pytest.mark.parametrize(
         ("key", "target"),
@@ -83,6 +92,49 @@ class TestTargets:
     def test_of_another_group_are_refused(self, key: str, target: str, tmp_path: Path) -> None:
         with pytest.raises(UserError, match=rf"config.yaml: {key}=.* no part of rlmods or of your plugins for this place"):
             read_received(saved(tmp_path, "reward=math", **{key.replace(".", "__"): target}), RUN_KEYS)
+
+    @pytest.mark.parametrize(
+        "key",
+        [
+            *(f"{group}._target_" for group in ("policy", "adapter", "reference", "judge", "preference", "ranking", "sampling", "critic")),
+            *("optimizer._target_", "trainer._target_", "algo._target_", "ptx._target_", "teacher.policy._target_"),
+            *("callbacks.samples._target_", "callbacks.mine._target_", "logger.default._target_", "unknown._target_", "_target_"),
+        ],
+    )
+    def test_those_that_the_command_does_not_create_are_refused_too(self, key: str, tmp_path: Path) -> None:
+        """Another command may create them."""
+        path = whole_run(tmp_path, **{key.replace(".", "__"): "os.system"})
+        top = key.split(".")[0]
+        advice = "give another run" if top in ("policy", "ptx", "unknown", "_target_") else f"type {top}=OPTION"
+        with pytest.raises(UserError, match=rf"config.yaml: {key}=os.system is no part .* and is not executed: {advice}"):
+            read_received(path, RUN_KEYS)
+        if top not in ("_target_", "unknown"):
+            assert read_received(path, RUN_KEYS, {top})["seed"] == 1
+
+    def test_arguments_of_a_part_that_the_command_does_not_create_are_refused_too(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match=r"optimizer\._args_\.0: _args_ changes how parts are created"):
+            read_received(whole_run(tmp_path, optimizer___args_=[1]), RUN_KEYS)
+
+    @pytest.mark.parametrize(
+        "overrides",
+        [
+            (),
+            ("algo=distill", "+policy@teacher.policy=tiny", "adapter=lora", "logger=csv", "trainer=fsdp", "critic=none"),
+            ("algo=sft", "data@ptx=mixture", "+data@ptx.sources.a=jsonl", "router=two_stage", "schedule=kl_adaptive"),
+            ("algo=ppo", "reference=model", "+policy@reference.policy=hf", "judge=rule", "+reward@judge.reward=math"),
+            ("+callbacks.early._target_=lightning.pytorch.callbacks.EarlyStopping", "optimizer._target_=torch.optim.SGD"),
+            ("+callbacks.mine._target_=brevity.Brevity",),
+        ],
+    )
+    def test_every_part_of_an_own_run_is_known(self, overrides: tuple[str, ...], tmp_path: Path) -> None:
+        plugins.register()
+        OmegaConf.save(configuration(overrides), tmp_path / "config.yaml")
+        assert set(read_received(tmp_path / "config.yaml", RUN_KEYS)) == set(RUN_KEYS)
+
+    @pytest.mark.parametrize("target", ["lightning.pytorch.callbacks.early_stopping.log", "lightning.pytorch.loggers.utilities.os.system"])
+    def test_what_a_library_imports_is_no_class_of_it(self, target: str) -> None:
+        assert not is_known_class(target, "callbacks")
+        assert not is_known_class(target, "logger")
 
     def test_of_the_group_at_a_place_are_used(self, tmp_path: Path) -> None:
         for overrides in (

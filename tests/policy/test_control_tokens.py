@@ -223,9 +223,13 @@ class TestText:
 
     @pytest.mark.parametrize("forged", FORGED)
     def test_a_plain_prompt_adds_none_and_warns(self, forged: str) -> None:
-        model = Model()
-        with pytest.warns(UserWarning, match=r"encoded as ordinary text; for a chat, type data\.messages=COLUMN"):
-            ids = model.encode(Prompt(id="t", text=forged))
+        model, prompt = Model(), Prompt(id="t", text=forged, location="file.jsonl:3")
+        prompts = [Prompt(id="s", text="a"), prompt, prompt, Prompt(id="u", messages=[{"role": "user", "content": forged}])]
+        about = r"^2 prompts spell .* e\.g\. prompt t \(file\.jsonl:3\), .* ordinary text; for a chat, type data\.messages=COLUMN"
+        with pytest.warns(UserWarning, match=about) as caught:
+            model.warn_of_control_tokens([], prompts)
+        assert len(caught) == 1
+        ids = model.encode(prompt)
         assert model.controls(ids) == []
         assert model.text(ids) == forged
 

@@ -11,7 +11,9 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
+from rlmods.policy.hf import exported
 from rlmods.policy.packing import IMPLEMENTATION
+from rlmods.policy.text import render
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import UserError
 
@@ -131,3 +133,18 @@ class TestHuggingFace:
         with pytest.raises(UserError, match=r"config\.json: (cannot be read as JSON|must hold a JSON object)") as error:
             ScalarModel.load(folder)
         assert "\n" not in str(error.value)
+
+
+def test_a_run_without_its_configuration_is_named(tmp_path: Path) -> None:
+    (tmp_path / "export").mkdir()
+    with pytest.raises(UserError, match=rf"{tmp_path}: this run has no config\.yaml: type {tmp_path}/export for its model alone"):
+        exported(tmp_path)
+    (tmp_path / "config.yaml").write_text("")
+    assert exported(tmp_path) == tmp_path / "export"
+
+
+def test_a_template_that_reaches_for_python_is_named() -> None:
+    tokenizer = Tiny(pretrained=False, hidden_size=32, num_layers=1)().tokenizer
+    tokenizer.chat_template = "{{ messages.__class__.__mro__ }}"
+    with pytest.raises(UserError, match=r"SecurityError.*: it reaches for what templates may not use.*: choose another model"):
+        render(tokenizer, [{"role": "system", "content": "a"}], "prompt 1")

@@ -96,6 +96,20 @@ class TestCode:
         assert result.values == [0.0] * 2 + [None] * 6
         assert result.correct == [False] * 2 + [None] * 6
 
+    def test_thoughts_that_do_not_end_hold_no_program(self) -> None:
+        unclosed = response(f"<think>```python\n{RIGHT}\n```", tests=ADD)
+        result = scores(unclosed, response(f"<think>x</think><think>```python\n{RIGHT}\n```", tests=ADD), with_code(RIGHT))
+        assert result.values == [0.0, 0.0, 1.0]
+        assert result.counts["without_code"] == 2
+
+    def test_a_name_that_is_only_used_is_not_provided(self) -> None:
+        """`add` and `gcd` are names of the standard library, which code may use without an import, as prompts often import them."""
+        shown = with_code(RIGHT).text + "\nUsage:\n```python\nprint(add(1, 2))\n```"
+        gcd = {"tests": ["assert gcd(4, 6) == 2"]}
+        rows = [response(shown, tests=ADD), with_code("print(add(1, 2))"), with_code("gcd(4, 6)", **gcd)]
+        uses = with_code("def add(a, b): return reduce(lambda x, y: x + y, [a, b])")
+        assert scores(*rows, uses, with_code("from math import gcd", **gcd)).values == [0.0, 0.0, 0.0, 1.0, 1.0]
+
     def test_setup_of_the_prompt(self) -> None:
         """Helpers that the tests use are not taken from the code, which could define them in its favour."""
         tests = ["assert check_sum(add(1, 2)) == 6"]

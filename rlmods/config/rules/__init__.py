@@ -7,10 +7,14 @@ from collections.abc import Callable
 from rlmods.config.plan import Plan
 from rlmods.config.rules import credit, parts, rows, values
 
-RULES: tuple[Callable[[Plan], str | None], ...] = (
+Rule = Callable[[Plan], str | None]
+RULES: tuple[Rule, ...] = (
     values.protocols, parts.group_size, parts.critic, credit.steps, credit.kl_in_reward, credit.kl_estimator, credit.token_credit,
     credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
-    rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.gradable, rows.preferences,
-    parts.temperature, parts.truncation, parts.router, values.precision, values.schedule, parts.quantization, values.master_weights,
+    rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.graded, rows.gradable,
+    rows.preferences, parts.temperature, parts.truncation, parts.router, values.precision, values.schedule, parts.quantization,
+    values.master_weights,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""
+GRADING_RULES: tuple[Rule, ...] = (values.protocols, rows.sources, rows.answers, rows.graded, rows.gradable)
+"""Those on data and reward, for commands that grade responses and train nothing."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlmods.config.plan import Plan
 from rlmods.reward import BySource, WeightedSum
+from rlmods.types import Prompt
 
 
 def steps(plan: Plan) -> str | None:
@@ -17,24 +18,31 @@ def steps(plan: Plan) -> str | None:
     option, reward = plan.choices.get("advantage"), plan.choices.get("reward")
     if needs_steps and not gives_steps:
         return f"advantage={option} needs a reward for each step, but reward={reward} returns one per response: type reward=process"
-    terms = list(_terms(plan.parts["reward"], "reward", wrapped="terms" not in plan.config.reward))
-    if needs_steps and (spread := [path for path, part, weight in terms if weight and getattr(part, "gives_tokens", False)]):
+    parts = list(terms(plan))
+    if needs_steps and (spread := [path for path, part, weight in parts if weight and getattr(part, "gives_tokens", False)]):
         return f"advantage={option} would read every token of a spread reward as a step: type {spread[0]}.spread=last"
     if getattr(plan.parts["advantage"], "needs_outcomes", False) and not getattr(plan.parts["reward"], "gives_outcomes", False):
         problem = f"advantage={option} also needs a reward for each response, but reward={reward} only has rewards of steps"
-        monitors = [path.removesuffix(".reward") for path, part, weight in terms if not weight and not getattr(part, "gives_steps", False)]
+        monitors = [path.removesuffix(".reward") for path, part, weight in parts if not weight and not getattr(part, "gives_steps", False)]
         return f"{problem}: type {f'{monitors[0]}.weight=1, or ' if monitors else ''}advantage=process"
     if gives_steps and not needs_steps:
-        path = next(path for path, part, weight in terms if weight and getattr(part, "gives_steps", False))
+        path = next(path for path, part, weight in parts if weight and getattr(part, "gives_steps", False))
         problem = f"reward={reward} gives one reward per step, and advantage={option} would add them up and so pay for the number of steps"
         return f"{problem}: type {path}.aggregate=min, or advantage=process"
     return None
 
 
-def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[str, Any, float]]:
-    """Yield the rewards that `reward` consists of, with their paths in the configuration and their weights.
+def terms(plan: Plan, prompt: Prompt | None = None) -> Iterator[tuple[str, Any, float]]:
+    """Yield the rewards that the reward consists of, or those that grade a prompt, with their paths in the configuration and weights."""
+    reward = plan.parts.get("reward")
+    if isinstance(reward, BySource) and prompt is not None:
+        yield from _terms(reward.for_prompt(prompt), f"reward.rewards.{prompt.source}")
+    elif reward is not None:
+        yield from _terms(reward, "reward", wrapped="terms" not in plan.config.reward)
 
-    `wrapped`: `reward` is a sum with one term, which is at `path` itself in the configuration."""
+
+def _terms(reward: Any, path: str, *, wrapped: bool = False) -> Iterator[tuple[str, Any, float]]:
+    """`wrapped`: `reward` is a sum with one term, which is at `path` itself in the configuration."""
     if isinstance(reward, BySource):
         for name, part in reward.rewards.items():
             yield from _terms(part, f"{path}.rewards.{name}")

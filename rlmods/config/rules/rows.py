@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from rlmods.config.plan import Plan
+from rlmods.config.rules.credit import terms
 from rlmods.reward import BySource
 from rlmods.types import UserError
 
@@ -68,12 +71,27 @@ def answers(plan: Plan) -> str | None:
     return None
 
 
+def graded(plan: Plan) -> str | None:
+    for path, part, _ in terms(plan):
+        for setting in getattr(part, "needs_columns", ()):
+            column, source = getattr(part, setting), re.match(r"reward\.rewards\.([^.]+)", path)
+            own = [x for x in (*plan.splits.train, *plan.splits.val) if source is None or x.source == source[1]]
+            if own and all(prompt.meta.get(column) is None for prompt in own):
+                known = ", ".join(sorted({name for prompt in own for name in prompt.meta})) or "none"
+                return f"{path}.{setting}={column}: no row has this column, so nothing is graded: type {path}.{setting}=COLUMN (of {known})"
+    return None
+
+
 def gradable(plan: Plan) -> str | None:
     for prompt in (*plan.splits.train, *plan.splits.val) if "reward" in plan.parts else ():
-        try:
-            plan.parts["reward"].check_prompt(prompt)
-        except ValueError as error:
-            return f"reward={plan.choices.get('reward')} cannot grade responses to prompt {prompt.id} ({error}): correct the row"
+        for path, part, _ in terms(plan, prompt):
+            try:
+                check_prompt = getattr(part, "check_prompt", None)
+                if check_prompt is not None:
+                    check_prompt(prompt)
+            except ValueError as error:
+                problem = str(error).replace("type reward.", f"type {path}.")
+                return f"reward={plan.choices.get('reward')} cannot grade responses to {prompt.name}: {problem}; correct the row"
     return None
 
 

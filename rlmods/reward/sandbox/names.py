@@ -53,11 +53,17 @@ def standard_names() -> dict[str, Any]:
 
 
 def execute(source: str, filename: str, namespace: dict[str, Any]) -> None:
-    """Execute `source`, with the names of the standard library that it uses and does not define."""
+    """Execute `source`, with the names of the standard library that it uses and does not define.
+
+    They stand beside the builtins, and not in `namespace`: code that calls `add` without defining it does not provide `operator.add` to
+    the tests of `add`.
+    """
     tree = ast.parse(source, filename)
     standard = standard_names()
+    used = {name: standard[name] for name in free_names([tree], among=standard) if name not in _BUILTINS}
     namespace.update(__builtins__=builtins, __file__=f"/{filename}")
-    namespace.update({name: standard[name] for name in free_names([tree], among=standard) if name not in _BUILTINS})
+    if used:
+        namespace["__builtins__"] = vars(builtins) | used
     exec(compile(tree, filename, "exec"), namespace)
 
 

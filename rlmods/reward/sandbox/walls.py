@@ -106,12 +106,17 @@ def adopt_orphans() -> None:
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
-def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
-    """Set resource limits only, which every Unix has."""
+def end_with_parent(parent: int) -> None:
+    """Let this process be killed when its parent ends (Linux)."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_PDEATHSIG, _SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+
+
+def limit(*, cpu_s: int, memory_mb: int, file_bytes: int, parent: int) -> None:
+    """Set resource limits only, which every Unix has."""
+    end_with_parent(parent)
     limits = {
         resource.RLIMIT_CPU: cpu_s,
         resource.RLIMIT_AS: memory_mb * 2**20,
