@@ -62,8 +62,8 @@ def judge_keys(config: Any, key: str = "") -> Iterator[str]:
     """Yield the keys with dots of the judges that a part has or needs, such as `terms.preference.reward.judge`."""
     for name, node in config.items_ex(resolve=False) if isinstance(config, DictConfig) else ():
         if name == "judge":
-            yield f"{key}{name}"
-        yield from judge_keys(node, f"{key}{name}.")
+            yield f"{key}judge"
+        yield from judge_keys(node, f"{key}{name!s}.")
 
 
 def _at(part: Any, key: str) -> Any:
