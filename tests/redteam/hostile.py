@@ -597,8 +597,8 @@ FAMILIES: dict[str, Callable[[Random], Draws]] = {
 }
 """Families of answers, by name."""
 WHOLE: dict[str, Callable[[Random], Draws]] = {
-    family.__name__.replace("_", " "): family for family in (boxes_that_differ, tags_and_turns, extraction, in_passing,
-        doubted_conclusions, denied_markers)
+    family.__name__.replace("_", " "): family
+    for family in (boxes_that_differ, tags_and_turns, extraction, in_passing, doubted_conclusions, denied_markers)
 }
 """Families of whole responses, by name."""
 

@@ -73,7 +73,7 @@ def read_quantity(text: str) -> Quantity | None:
         match = _QUANTITY.match(rest, position)
         if match is None or match.end() == match.end("value") < len(rest):
             return None
-        parts.append((match["value"], match["unit"] or "", "" if match["space"] else "glued"))
+        parts.append((match["value"], match["unit"] or "", "glued" if match["unit"] and not match["space"] else ""))
         position = match.end()
     units = [_scaled_unit(unit) for _, unit, _ in parts]
     if not parts or any(unit is None for _, _, unit in units) or rest.endswith(" and"):
@@ -84,7 +84,7 @@ def read_quantity(text: str) -> Quantity | None:
         if total is None:
             return None
         value = rf"\frac{{{total.numerator}}}{{{total.denominator}}}" if total.denominator > 1 else str(total)
-    elif not parts[0][1] and rest == text:
+    elif not parts[0][1] and rest == text[start:]:
         return None
     scaled = rf"{value}\cdot 10^{{{power}}}" if power else value
     in_text = text[start:] != rest and _TEXT.search(text, start) is not None
