@@ -84,7 +84,7 @@ def clean(text: str) -> str:
         return r"\reals"
     if "solution" in text.lower() and _NO_SOLUTION.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
         return r"\emptyset"
-    if (leading := _LEADING.match(text)) is not None:
+    if text.startswith(("=", "~", "\\")) and (leading := _LEADING.match(text)) is not None:
         text = text[leading.end() :]
     while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
