@@ -472,17 +472,64 @@ def unicode(rng: Random) -> Draws:
         yield from _pick(rng, rf"(-\infty, {n}) \cup ({n + 2}, \infty)", f"(−∞, {n}) ∪ ({n + 2}, ∞)", f"(-∞,{n})∪({n + 2},∞)")
 
 
+def plain_units(rng: Random) -> Draws:
+    """Units without a command, in gold and answer; several units of one kind; powers of ten in words."""
+    while True:
+        n, k = rng.randint(2, 40), rng.randint(2, 9)
+        yield from _pick(rng, f"{n} m", f"{n} m", f"{n}00 cm", rf"{n}00\text{{ cm}}", rf"{n}\text{{ m}}", f"{n} meters", f"{n}m",
+            f"x = {n} m", num=2)
+        yield from _pick(rng, f"{5 * n} m/s", f"{18 * n} km/h", f"{5 * n} m/s", rf"{5 * n}\ \text{{m/s}}",
+            f"{5 * n} meters per second", str(5 * n))
+        yield from _pick(rng, f"{n}000 g", f"{n} kg", rf"{n}\,\mathrm{{kg}}", f"{n},000 g" if n > 9 else f"{n}000 g", f"{n} kilograms")
+        yield from _pick(rng, f"{n} mph", f"{n} miles per hour", f"{n} mi/h", str(n))
+        yield from _pick(rng, f"{n} degrees Celsius", rf"{n}^\circ C", rf"{n}^\circ\text{{C}}", f"{n}°C", f"{n} degrees Celsius")
+        bare = (
+            f"{n} m", f"{n} m/s", f"{n} m/s^2", rf"{n}\ km/h", rf"{n}^\circ\text{{C}}", rf"{n}\,\Omega", f"{n} per day",
+            rf"\${n} per month",
+            f"{n} apples in total", rf"\approx {n}", f"= {n}", rf"{n}\quad\text{{cm}}", rf"\begin{{array}}{{c}}{n}\end{{array}}",
+        )
+        yield from _pick(rng, str(n), *bare, num=3)
+        compound = (
+            rf"{k}\text{{ hours }}30\text{{ minutes}}", f"{k}h 30min", f"{k} hours and 30 minutes", f"{60 * k + 30} min", f"{k}.5 hours",
+        )
+        yield from _pick(rng, f"{60 * k + 30} minutes", *compound)
+        yield from _pick(rng, f"{12 * k + 6} inches", f"{k} ft 6 in", rf"{k}\text{{ ft }}6\text{{ in}}", f"{k} feet and 6 inches")
+        yield from _pick(rng, f"{n}.50", f"{n} dollars and 50 cents", rf"\${n}.50")
+        yield from _pick(rng, f"{k}500000", rf"{k}.5\text{{ million}}", f"{k}.5 million", rf"{k}.5 \times 10^6")
+
+
+def sentences(rng: Random) -> Draws:
+    """Whole responses whose last sentence states the answer without a marker."""
+    forms = (
+        "The total is N.", "It is N.", "Thus, x = N.", "The total is $N.", "She has N apples.", "= N", "Answer: $N per day", "Ans: N",
+        "Answer: N apples in total", "#### $N per month", "So the total is N dollars.", "There are N apples left.",
+        "Therefore, N apples remain.",
+        "Therefore, there are N apples.", "So she has N marbles left in the bag.", "The total cost is $N.", "3 + 4 = 7. So it is N.",
+        f"{SOLUTION * 6} Therefore, there are N apples.", f"{SOLUTION * 6} Thus, N apples remain.",
+        f"{SOLUTION * 6} Hence, the total is N.",
+        f"{SOLUTION * 6} Therefore, the number of ways that are left is N.", "It must be N.", "Hence, it equals N.",
+        "The number of pairs is N.",
+        r"The answer is \boxed{N}, not 3.", r"It is not 3. So it is \boxed{N}.", "Since it is not negative, the answer is N.",
+        r"\boxed{N}. No further steps are needed.", "There is no doubt that the answer is N.",
+        "It is not hard to see that the answer is N.",
+    )
+    while True:
+        n = rng.randint(8, 999)
+        yield from _pick(rng, str(n), *(re.sub(r"\bN\b", str(n), form) for form in forms), num=3)
+
+
 FAMILIES: dict[str, Callable[[Random], Draws]] = {
     family.__name__.replace("_", " "): family
     for family in (
         wrappers_of_style, integers, thousands, units_in_text, fractions, decimals, scientific, roots_and_constants, expressions,
-        gold_operations, intervals, solutions, points, choices, words, clock_times, unicode,
+        gold_operations, intervals, solutions, points, choices, words, clock_times, unicode, plain_units,
     )
 }
 """Styles of answers, by name."""
-WHOLE: dict[str, Callable[[Random], Draws]] = {family.__name__.replace("_", " "): family for family in (responses, several_boxes)}
+WHOLE: dict[str, Callable[[Random], Draws]] = {family.__name__.replace("_",
+    " "): family for family in (responses, several_boxes, sentences)}
 """Styles of whole responses, by name."""
-NUM = {"responses": 90, "intervals": 45, "points": 40, "fractions": 40, "wrappers of style": 40}
+NUM = {"responses": 90, "intervals": 45, "points": 40, "fractions": 40, "wrappers of style": 40, "plain units": 60, "sentences": 60}
 """Rows of the styles with more variants than the others."""
 
 

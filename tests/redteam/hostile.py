@@ -521,17 +521,84 @@ def digits(rng: Random) -> Draws:
         yield from _pick(rng, s, *(form for form in forms if form != s), num=4)
 
 
+def words_between_factors(rng: Random) -> Draws:
+    """Words or wide spaces between two factors: the rest is no product."""
+    while True:
+        n, m = rng.randint(2, 9), rng.choice((2, 3, 5, 7))
+        word = rng.choice(("plus", "minus", "over", "apples", "divided by", "not", "cm", "to the power of", "or maybe", "hours"))
+        between = rng.choice((
+            rf"\text{{ {word} }}", rf"\mbox{{ {word} }}", rf"\mathrm{{{word}}}", r"\quad", r"\qquad ", r"\hspace{1cm}", r"\hfill ",
+            r"\text{, }", r"\text{ }", r"\therefore ", r"\phantom{+}", "$ $", r"\label{a}",
+        ))
+        yield from _pick(rng, rf"{n}\sqrt{{{m}}}", rf"{n}{between}\sqrt{{{m}}}", rf"\sqrt{{{m}}}{between}{n}")
+        yield from _pick(rng, rf"{n}\pi", rf"{n}{between}\pi", rf"\pi{between}{n}", rf"{n}\pi\text{{ {word} }}1")
+        yield from _pick(rng, f"{n}x", f"{n}{between}x", rf"x\text{{ {word} }}{n}")
+        yield from _pick(rng, rf"\sqrt{{{10 * m}}}", rf"\sqrt{{10}}{between}\sqrt{{{m}}}")
+        yield from _pick(rng, str(n * m), rf"{n}\text{{ {word} }}{m}", rf"{n * m}\text{{ {word} }}1", rf"1\quad {n * m}", f"${n * m}$ $1$")
+        yield from _pick(rng, f"x + {n}", rf"x\text{{ {'minus' if word == 'plus' else word} }}{n}", rf"x\text{{ not }} + {n}")
+
+
+def mixed_quantities(rng: Random) -> Draws:
+    """Quantities in plain letters that are not the gold: another unit, a sum of units that is none, a symbol instead of a unit."""
+    while True:
+        n, k = rng.randint(2, 9), rng.randint(10, 50)
+        yield from _pick(rng, f"{n} m", f"{n} s", f"{n} km", f"{100 * n + 1} cm", str(n + 1), f"{n} m^2", f"{n}00 mm", f"{n} million m")
+        yield from _pick(rng, f"{n} m/s", f"{n} km/h", f"{n} m", f"{n} s/m", f"{n} m/s^2", f"{18 * n} km/h")
+        yield from _pick(rng, f"{60 * n + k} minutes", f"{n}h {k + 1}min", f"{n} hours {k} seconds", f"{n} minutes {k} hours", f"{n}h {k}m")
+        yield from _pick(rng, str(n + k), f"{n} hours and {k} minutes", f"{n} ft {k} in", f"{n} m and {k} m", f"{n} dollars and {k} cents")
+        yield from _pick(rng, f"{k} degrees Celsius", rf"{k}^\circ F", f"{k} K", f"-{k}°C", f"{k} Fahrenheit")
+        yield from _pick(rng, str(k), f"{k} K", f"{k} million", f"{k}m", f"{k}s", f"{k} thousand dollars", f"{k} m s + 0",
+            rf"{k} \pmod{{7}}")
+        yield from _pick(rng, f"{k}m", str(k), f"{k}s", f"{k} km", f"{k + 1} m")
+
+
+def doubted_conclusions(rng: Random) -> Draws:
+    """Whole responses whose last sentence holds the gold, but denies, doubts or restricts it."""
+    filler = "We look at the numbers and think about how they could be combined, step by step, without any hurry. "
+    sentences = (
+        "it cannot be G", "it should not be G", "it fails to be G", "I doubt it could be G", "it would be G if I had counted right",
+        "the total is G unless it rains", "it isn't G", "nobody says it is G", "it may be G", "it is almost G", "it is false that it is G",
+        "the total is less than G", "it is G thousand", "it is G times that", "one wrong result is G", "it is unlikely that it is G",
+        "the total is not G", "they claim that there are G", "it is G only on Mondays", "it seems that it is G", "it is rare that it is G",
+        "it is G or more", "we hope that the total is G", "if it rains, the total is G", "I guess it is G", "it is never G",
+    )
+    while True:
+        g, _ = _two(rng)
+        sentence = rng.choice(sentences).replace("G", g)
+        start = rng.choice((filler * 4, ""))
+        lead = rng.choice(("Therefore, ", "Hence ", "Thus, ") if start else ("Therefore, ", "Hence ", "So ", ""))
+        yield g, f"{start}{lead}{sentence}.", "not a statement of the gold"
+
+
+def denied_markers(rng: Random) -> Draws:
+    """Whole responses that mark the gold as their answer, and deny it or take it back right before or after."""
+    forms = (
+        r"It is not \boxed{G}.", r"Not \boxed{G} but W", r"\boxed{G} is wrong.", "The answer is G. No, it is W.",
+        "The answer is G. Actually W.",
+        "I do not think the answer is G.", "I doubt that the answer is G.", "<answer>G</answer> is wrong.", "#### G\nNo, it is W.",
+        r"It is false that it is \boxed{G}.", r"$x$ is never $\boxed{G}$.", r"\boxed{G}. Sorry, W.", r"\[\boxed{G}\] This is incorrect.",
+        "The wrong answer is G.", r"It isn't \boxed{G}.", r"\boxed{G}? No, W.", r"The total is anything but \boxed{G}.",
+        "The answer is $G$. Wait, W.", r"\boxed{G} is not the answer.", r"It is W instead of \boxed{G}.", r"\boxed{G} does not work.",
+        "The answer is G, which is wrong.", r"It cannot be \boxed{G}.", "Answer: G. Correction: W.",
+    )
+    while True:
+        g, w = _two(rng)
+        form = rng.choice(forms)
+        yield g, form.replace("Wait", "\0").replace("G", g).replace("W", w).replace("\0", "Wait"), "the marked answer is denied"
+
+
 FAMILIES: dict[str, Callable[[Random], Draws]] = {
     family.__name__.replace("_", " "): family
     for family in (
         echo, unevaluated, hedge, candidates, denied, magnitude, units, percent, placeholder, equations, tiny_difference,
         digits_of_irrationals, infinities, latex_that_hides, unicode, anagrams, clock_times, ratios, intervals, tuples, signs, lists,
-        expressions, choices, words, injections, digits,
+        expressions, choices, words, injections, digits, words_between_factors, mixed_quantities,
     )
 }
 """Families of answers, by name."""
 WHOLE: dict[str, Callable[[Random], Draws]] = {
-    family.__name__.replace("_", " "): family for family in (boxes_that_differ, tags_and_turns, extraction, in_passing)
+    family.__name__.replace("_", " "): family
+    for family in (boxes_that_differ, tags_and_turns, extraction, in_passing, doubted_conclusions, denied_markers)
 }
 """Families of whole responses, by name."""
 

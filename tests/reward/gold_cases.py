@@ -58,8 +58,8 @@ def integer(n: int, d: int) -> Case:
     same = ["«n».0", "«n».", "x=«n»", "n = «n»", "(«n»)", "«n-d»+«d»=«n»", r"\text{«n»}"]
     same += [commas, commas.replace(",", "{,}"), commas.replace(",", r"\,"), commas.replace(",", r",\!"), r"\$" + commas]
     same += ["+«n»", "+ «n»"] if n >= 0 else ["- «-n»"]
-    wrong = ["«n+d»", "«n-d»", "«n».5", "«n».000001", "«n», «n+d»", "«n» or «n+d»", "x=«n+d»", "«n» million", "(«n»,«n»)"]
-    wrong += ["«-n»", "«n»0", r"\pm «n»", "«n»x", "|«n»|i", ".«abs(n)»"] if n else []
+    wrong = ["«n+d»", "«n-d»", "«n».5", "«n».000001", "«n», «n+d»", "«n» or «n+d»", "x=«n+d»", "(«n»,«n»)"]
+    wrong += ["«-n»", "«n»0", "«n» million", r"\pm «n»", "«n»x", "|«n»|i", ".«abs(n)»"] if n else []
     return case(str(n), same, wrong, n=n, d=d)
 
 

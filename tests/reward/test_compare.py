@@ -140,7 +140,10 @@ def test_different_answers(gold: str, answer: str) -> None:
 
 def test_the_gold_decides_whether_a_pair_is_a_point_or_an_interval() -> None:
     assert same_answer("(1,2)", gold="1<x<2")
-    assert not same_answer("1<x<2", gold="(1,2)")
+    assert same_answer("1<x<2", gold="(1,2)")
+    assert not same_answer(r"1<x\le2", gold="(1,2)")
+    assert not same_answer("1<x<2", gold="(2,1)")
+    assert not same_answer("[1,2]", gold="(1,2)")
 
 
 @pytest.mark.parametrize("answer", HOSTILE)

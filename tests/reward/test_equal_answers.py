@@ -13,9 +13,9 @@ from tests.reward.gold_cases import KINDS, PROSE, boxed, each, each_kind
 
 
 def with_gaps(gold: str, gaps: Sequence[str]) -> str:
-    """Return `gold` with gaps between its tokens."""
+    """Return `gold` with gaps between its tokens, but no empty lines, which separate answers."""
     tokens = re.findall(r"\\text\{[^}]*\}|\\[A-Za-z]+ ?|\\.|\d+(?:\.\d+)?|[A-Za-z]+|.", gold)
-    return "".join(token + gaps[index % len(gaps)] for index, token in enumerate(tokens))
+    return "".join(token if token == " " else token + gaps[index % len(gaps)] for index, token in enumerate(tokens))
 
 
 class TestEqualAnswersAreAccepted:

@@ -3,9 +3,10 @@
 - A gold that is a plain number requires a number (`Rules.form`): an expression of its value may be the question.
 - A decimal is accepted for a number that has no finite decimal (1/3, pi) if it is that number rounded, with enough digits.
 - A percentage equals its fraction, and the bare number if the gold is a percentage. A unit may be left out; another one is converted if it
-  measures the same.
+  measures the same. So may a base and a modulus, which an answer may not add.
 - `x = 5` matches the gold 5 and vice versa; a gold equation with more than a name on its left requires an equation.
-- Lists and sets are unordered, tuples ordered. `(1, 2)` as the gold is a point; the gold `1 < x < 2` accepts the interval `(1, 2)`.
+- Lists and sets are unordered, tuples ordered. The gold `(1, 2)` is a point, which accepts `1 < x < 2` too, as
+  it may be an interval; the gold `1 < x < 2` accepts the interval `(1, 2)`.
 
 A computer algebra system would add nothing that is decided here in bounded time: expressions, integrals and sums are compared by their
 values to many digits, sets of real numbers exactly. So nothing but our own parser ever reads an answer.
@@ -21,6 +22,7 @@ from rlmods.reward.grader.evaluate import POINTS, evaluate, free_names, reset_bu
 from rlmods.reward.grader.literal import has_form, is_number
 from rlmods.reward.grader.numbers import TooLarge, Undefined, Value, as_mp, close, divide, is_real, mp
 from rlmods.reward.grader.parse import parse
+from rlmods.reward.grader.quantity import readings
 from rlmods.reward.grader.realset import FLIPPED, real_set
 from rlmods.reward.grader.rules import STRICT, Rules
 from rlmods.reward.grader.style import HALF_DAYS, clean_pair
@@ -38,7 +40,11 @@ def same_answer(answer: str, gold: str, rules: Rules = STRICT) -> bool:
     if plain_verdict is not None:
         return plain_verdict
     comparison = Comparison(rules)
-    answer, gold = clean_pair(answer, gold)
+    return any(_same(comparison, *reading) for reading in readings(*clean_pair(answer, gold)))
+
+
+def _same(comparison: Comparison, answer: str, gold: str) -> bool:
+    """Return True if a clean answer equals a clean gold."""
     try:
         gold_node = _parse_gold(gold)
     except ParseError:
@@ -101,7 +107,7 @@ class Comparison:
         golds, answers = _items(gold), _items(answer)
         if golds is not None or answers is not None:
             return self.same_items([gold] if golds is None else golds, [answer] if answers is None else answers)
-        if _is_interval(gold):
+        if _is_interval(gold) or (gold.op == "group" and gold.text == "()" and _is_inequality(answer)):
             return self.same_set(gold, answer)
         if gold.op == "rel":
             return self.same_relation(gold, answer)

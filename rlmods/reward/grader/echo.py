@@ -11,7 +11,7 @@ from rlmods.reward.grader.values import plain_number
 
 _OPERATION = re.compile(r"[+*/^!]|(?<=[\w)}])-|\\[A-Za-z]", re.ASCII)
 _FORMULA = re.compile(r"[0-9\\^+*/=]")
-_INSIGNIFICANT = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\[()\[\],;:! ]|[\s${}]")
+_INSIGNIFICANT = re.compile(r"\\(?:left|right|displaystyle)(?![A-Za-z])|\\q?quad(?![A-Za-z])|\\[()\[\],;:! ]|[\s${}]")
 _TIMES = re.compile(r"\\(?:cdot|times|ast)(?![A-Za-z])")
 _FRACTION = re.compile(r"\\[dtc]frac(?![A-Za-z])")
 

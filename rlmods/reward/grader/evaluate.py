@@ -34,6 +34,7 @@ from rlmods.reward.grader.numbers import (
 )
 from rlmods.reward.grader.syntax import Node
 from rlmods.reward.grader.tokens import ParseError
+from rlmods.reward.grader.units import read_unit
 
 POINTS = 6
 """Random points at which expressions are compared: the last two have negative coordinates."""
@@ -145,6 +146,8 @@ class _Evaluator:
         if op == "constant":
             return mp().pi + 0 if node.text == "pi" else mp().inf
         if op == "unit":
+            if read_unit(node.text) is None:
+                raise Undefined("words in an expression")
             return args[0]
         if op == "neg":
             return scale(args[0], Fraction(-1))

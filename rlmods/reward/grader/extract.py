@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from rlmods.reward.grader.sentence import concluded, is_denied, is_taken_back, stated, without_lead
 from rlmods.reward.grader.style import MAX_CHARS, closing_brace
 from rlmods.reward.grader.units import read_unit
 from rlmods.reward.turns import without_thoughts
@@ -33,13 +34,10 @@ _HASHES = re.compile(r"####[ \t]*([^\n]+)")
 _HEADING = re.compile(r"(?:the\s+)?(?:final\s+)?answer\b[\s:*]*", re.IGNORECASE)
 _EMPHASIS = r"(?:[*_}]{1,3}|</[a-z]{1,6}>)?"
 _STATED = re.compile(
-    rf"(?<![A-Za-z0-9])answer{_EMPHASIS}\s*(?:is\b|:){_EMPHASIS}[:\s]*|\banswer\*\*\s*\n\s*|"
+    rf"(?<![A-Za-z0-9])(?:answer{_EMPHASIS}\s*(?:is\b|:)|ans\.?\s*:){_EMPHASIS}[:\s]*|\banswer\*\*\s*\n\s*|"
     r"^[#*_ \t]{0,20}(?:the[ \t]+)?(?:final[ \t]+)?answer[*_ \t]*\n\s*",
     re.IGNORECASE | re.MULTILINE,
 )
-_CONCLUSION = re.compile(r"\b(?:Therefore|Thus|Hence)\b")
-_COUNT = re.compile(r"\b(?:is|are|be|equals)\s+(?:\\\$|\$)?(-?\d[\d,]*(?:\.\d+)?(?:/\d+)?%?)", re.ASCII)
-_POLITE = re.compile(r"\s*I hope it is correct\.?\s*\Z")
 _MATH = re.compile(r"\$\$((?:[^$\\]|\\.)+)\$\$|\$((?:[^$\\]|\\.)+)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
 _FORMULA = re.compile(r"\$[^$\n]+\$")
 _JOIN = re.compile(r"\s*(?:[,;]\s*(?:(?:and|or)\b\s*)?|(?:and|or)\b\s*)")
@@ -70,10 +68,10 @@ def extract(text: str) -> str | None:
         answer = _after_hashes(text)
     if answer is None:
         answer = _stated(text)
-    if answer is None and len(text) <= MAX_UNMARKED_CHARS:
-        answer = _last_formula(text) or text
     if answer is None:
-        answer = _concluded(text)
+        answer = concluded(text)
+    if answer is None and len(text) <= MAX_UNMARKED_CHARS:
+        answer = _last_formula(text) or stated(text) or without_lead(text)
     answer = (answer or "").strip().strip("*_`").strip()
     return answer if 0 < len(answer) <= MAX_CHARS else None
 
@@ -125,6 +123,8 @@ def _boxed(text: str, *, hedges: bool = True) -> str | None:
         contents[-1] += text[unit.start() : unit.end()].replace("$", "")
     if not hedges:
         return ", ".join(contents)
+    if is_denied(text, start):
+        return ""
     if (before := _HEDGE_BEFORE.search(text[max(0, start - 80) : start])) is not None:
         contents.insert(0, before[1])
     return _with_alternative(", ".join(contents), text, last_end)
@@ -136,7 +136,9 @@ def _joins(gap: str, hedges: bool) -> bool:
 
 
 def _with_alternative(answer: str, text: str, end: int) -> str:
-    """Return `answer` with the alternative that follows it at position `end` of `text`, if any."""
+    """Return `answer` with the alternative that follows it at position `end` of `text`, if any; "" if it is taken back there."""
+    if is_taken_back(text, end):
+        return ""
     other = _HEDGE_AFTER.match(text, end)
     return answer if other is None else f"{answer}, {other[1]}"
 
@@ -147,6 +149,8 @@ def _tagged(text: str) -> str | None:
     start = text.rfind("<answer>", 0, max(end, 0))
     if start < 0:
         return None
+    if is_denied(text, start):
+        return ""
     answer = text[start + len("<answer>") : end]
     answer = _stated(answer) or answer
     previous = text.rfind("</answer>", 0, start)
@@ -157,8 +161,11 @@ def _tagged(text: str) -> str | None:
 
 def _after_hashes(text: str) -> str | None:
     """Return the last `####` line that is not a heading without content, without the word "Answer"."""
-    lines = [_HEADING.sub("", line, count=1) if _HEADING.match(line) else line for line in _HASHES.findall(text)]
-    return next((line for line in reversed(lines) if line.strip()), None)
+    for match in reversed(list(_HASHES.finditer(text))):
+        line = _HEADING.sub("", match[1], count=1) if _HEADING.match(match[1]) else match[1]
+        if line.strip():
+            return "" if is_taken_back(text, match.end()) else line
+    return None
 
 
 def _stated(text: str) -> str | None:
@@ -166,6 +173,8 @@ def _stated(text: str) -> str | None:
     statements = list(_STATED.finditer(text))
     if not statements:
         return None
+    if is_denied(text, statements[-1].start()):
+        return ""
     rest = text[statements[-1].end() :].strip().strip("*_").strip()
     rest = rest[filler.end() :] if (filler := _FILLER.match(rest)) is not None else rest
     if (formulas := _formulas(rest)) is not None:
@@ -185,15 +194,6 @@ def _formulas(text: str) -> str | None:
         join = _JOIN.match(text, end)
         formula = None if join is None else _FORMULA.match(text, join.end())
     return text[:end] if count > 1 and _END_OF_LIST.match(text, end) else None
-
-
-def _concluded(text: str) -> str | None:
-    """Return the number of a last sentence that begins with "Therefore" and contains no other number."""
-    *before, sentence = _CONCLUSION.split(_POLITE.sub("", text[-2 * MAX_UNMARKED_CHARS :]).strip().rstrip("."))
-    if not before or _SENTENCE_END.search(sentence) or len(re.findall(r"\d[\d.,/]*", sentence)) != 1 or _HEDGE.search(sentence):
-        return None
-    number = _COUNT.search(sentence)
-    return None if number is None else number[1]
 
 
 def _last_formula(text: str) -> str | None:

@@ -5,7 +5,7 @@ relation = union (("=" | "<" | "in" | ...) union)*            0 < x <= 3
 union    = ratio (("cup" | "cap" | "setminus") ratio)*        [0, 1) cup {2}
 ratio    = sum (":" sum)*                                     2 : 3 : 5
 sum      = product (("+" | "-" | "+-") product)*
-product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor
+product  = factor (("*" | "/" | nothing) factor)*             a unit may follow a factor; over words or a wide space it is a phrase
 factor   = "-" factor | atom ("^" factor | "!" | "%")*
 """
 
@@ -93,10 +93,10 @@ class _Parser(Cursor):
         return node
 
     def product(self, *, juxtaposed_only: bool = False) -> Node:
-        node = self.factor()
+        node, worded = self.factor(), False
         while True:
             if self.peek.kind == "text":
-                node = self.unit(node)
+                node, worded = self.unit(node), True
             elif not juxtaposed_only and self.accept("*"):
                 node = Node("*", (node, self.factor()))
             elif not juxtaposed_only and self.accept("/"):
@@ -106,9 +106,10 @@ class _Parser(Cursor):
             elif self.accept("pmod"):
                 start = self.position
                 self.factor()
-                node = Node("unit", (node,), "^mod" + self.text_since(start))
+                node, worded = Node("unit", (node,), "^mod" + self.text_since(start)), True
             elif self.next_is_atom(function=not juxtaposed_only):
-                node = Node("*", (node, self.factor()), "adjacent")
+                apart = worded or self.peek.apart
+                node = Node("phrase", (node, self.factor())) if apart else Node("*", (node, self.factor()), "adjacent")
             else:
                 return node
 
@@ -226,6 +227,8 @@ class _Parser(Cursor):
     def mixed_part(self) -> Node | None:
         r"""Parse the fraction of a mixed number, `2\frac{1}{3}` or `2 1/3`. Without one, return None and consume nothing."""
         start = self.position
+        if self.peek.apart:
+            return None
         if self.next_is("frac"):
             self.position += 1
             node = self.word("frac")
@@ -404,6 +407,8 @@ class _Parser(Cursor):
             if len(rows[0]) != 1:
                 raise ParseError("not a list of equations")
             return Node("list", tuple(row[0] for row in rows)) if len(rows) > 1 else rows[0][0]
+        if len(rows) == len(rows[0]) == 1:
+            return rows[0][0]
         return Node("matrix", tuple(Node("row", row) for row in rows))
 
     def environment_name(self) -> str:

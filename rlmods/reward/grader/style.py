@@ -14,11 +14,14 @@ MAX_CHARS = 1000
 
 _SWITCH = re.compile(
     r"\\(?:(?:display|text|script|scriptscript)style|footnotesize|scriptsize|normalsize|normalfont|tiny|small|[lL]arge|LARGE|[hH]uge|"
-    r"bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|therefore|no?limits|limits|"
-    r"left\.?|right\.?|middle|[bB]igg?[lrm]?|hfill|enspace|thinspace)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))|"
-    r"\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
+    r"bf(?:series)?|it(?:shape)?|rm(?:family)?|sf|tt|em|boldmath|centering|(?:math)?strut|nonumber|notag|noindent|no?limits|limits|"
+    r"left\.?|right\.?|middle|[bB]igg?[lrm]?|thinspace)(?![A-Za-z])"
 )
-"""Commands that only change how what follows looks, and invisible ones with their argument."""
+"""Commands that only change how what follows looks."""
+_APART = re.compile(
+    r"\\(?:hfill|enspace|therefore)(?![A-Za-z])|\\q?quad(?![A-Za-z](?!_))|\\(?:hspace|vspace|kern|[hv]?phantom|label|tag)\*?\s*\{[^{}]*\}"
+)
+"""Wide spaces, and invisible commands with their argument. They become form feeds, over which no product reaches (`tokenize`)."""
 _COLOUR = re.compile(r"\\(?:text)?color(?:box)?\s*(?:\[[^\[\]{}]*\]\s*)?\{[^{}]*\}|\\fcolorbox\s*\{[^{}]*\}\s*\{[^{}]*\}")
 _WRAPPER = re.compile(
     r"\\(?:boxed|fbox|framebox|makebox|underline|uline|emph|ensuremath|bm|pmb|boldsymbol|mathnormal|mathop|mathord|vec|overrightarrow|"
@@ -44,7 +47,7 @@ _LETTER = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{2,}")
 _SIGN_IN_TEXT = re.compile(r"\\(?:text|mathrm|textrm|mathbin|mathrel|mathord)\s*\{\s*\\?([-+%=])\s*\}")
 _SIGN_IN_BRACES = re.compile(r"(?<![\^_A-Za-z])\{\s*([-+])\s*\}")
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_MATH_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]]|\\?\$")
+_MATH_DELIMITERS = re.compile(r"(?:\s?(?:(?<!\\)\\[()\[\]]|\\?\$))+\s?")
 _NEGATIVE_SPACE = re.compile(r"\\!\s*")
 _SPACED_THOUSANDS = re.compile(r"(?<![\d.,/^_])[1-9]\d{0,2}(?:(?:\\[,; ]|[ ~])\d{3})+(?!\d|\s*/|\s*\\[dt]?frac)", re.ASCII)
 _SPACE = re.compile(r"\\[,; ]|[ ~]")
@@ -53,6 +56,8 @@ _HALF_DAY = re.compile(
     r"(\d)(?:\s|~|\\[,;: ])*"
     r"(?:\\(?:text|textrm|textsc|mathrm|rm)\s*\{\s*([aApP])(?:\.\s?)?[mM]\.?\s*\}|([AP])M\b|([apAP])\.\s?[mM]\b\.?|(?<=[\d ~])([ap])m\b)"
 )
+_LEADING = re.compile(r"(?:\s|~=|=(?![=<>])|\\(?:approx|therefore)(?![A-Za-z]))+")
+_NO_SOLUTION = re.compile(r"(?:there (?:is|are) )?no (?:real )?solutions?\.?", re.IGNORECASE)
 _ALL_REALS = re.compile(
     r"(?:[a-z] (?:is|can be) )?(?:any|all|every|(?:the )?set of(?: all)?)(?: the)? reals?(?: numbers?)?(?: [a-z])?\.?", re.IGNORECASE
 )
@@ -70,16 +75,25 @@ def clean(text: str) -> str:
         text = _DOUBLED.sub(r"\\", text)
     text = _SIGN_IN_BRACES.sub(r"\1", _SIGN_IN_TEXT.sub(r"\1", text))
     text = _NUMBER_SETS.sub(lambda match: _NUMBER_SET[next(filter(None, match.groups()))], text)
-    text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub("", text)))
+    text = _NEGATIVE_SPACE.sub("", _DEGREES.sub("°", _MATH_DELIMITERS.sub(_between_formulas, text)))
     if "\\" in text:
-        text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", text)))
+        text = _WRAPPER.sub(" ", _COLOUR.sub(" ", _SWITCH.sub(" ", _APART.sub("\f", text))))
     text = _SPACED_THOUSANDS.sub(lambda match: _SPACE.sub("", match[0]), _BRACED_MARK.sub(r"\1", text))
     text = _HALF_DAY.sub(_half_day, _TRAILING.sub("", text).strip())
     if "real" in text.lower() and _ALL_REALS.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
         return r"\reals"
+    if "solution" in text.lower() and _NO_SOLUTION.fullmatch(" ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())):
+        return r"\emptyset"
+    if text.startswith(("=", "~", "\\")) and (leading := _LEADING.match(text)) is not None:
+        text = text[leading.end() :]
     while text.startswith("{") and text.endswith("}") and closing_brace(text, 1) == len(text) - 1:
         text = text[1:-1].strip()
     return text
+
+
+def _between_formulas(match: re.Match[str]) -> str:
+    """Return a form feed for delimiters beside a space or another delimiter, as of two formulas, and nothing for those of `2$\\pi$`."""
+    return "" if match[0] in ("$", r"\$", r"\(", r"\)", r"\[", r"\]") else "\f"
 
 
 def _half_day(match: re.Match[str]) -> str:

@@ -22,7 +22,7 @@ class Node:
     """One node of the syntax tree."""
 
     op: str
-    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil, sum, prod, int, base, unit,
+    """number, name, constant, text, neg, +, *, /, ^, +-, !, %, mod, call, apply, abs, floor, ceil, sum, prod, int, base, unit, phrase,
     group, list, rel, ratio, matrix, cup, cap, setminus."""
     args: tuple[Node, ...] = ()
     text: str = ""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlmods.reward.grader.style import clean
 from rlmods.reward.grader.units import WORDS, read_unit
@@ -23,6 +23,8 @@ class Token:
     kind: str
     """"number", "name" (one symbol), "word" (a function, constant or command), "text" (prose, units), "separator", "op" or "end"."""
     text: str
+    apart: bool = False
+    """True after a form feed (as of a wide space), an empty line or an empty text: what stands before it is no factor of this."""
 
 
 TRIGONOMETRIC = frozenset(("sin", "cos", "tan", "cot", "sec", "csc"))
@@ -89,6 +91,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
     """
     tokens: list[Token] = []
     position = depth = 0
+    apart = False
     while position < len(text):
         match = _TOKEN.match(text, position)
         if match is None:
@@ -96,6 +99,7 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
         position = match.end()
         kind, matched = match.lastgroup, match[0]
         if kind in ("skip", "wrapper"):
+            apart = apart or "\f" in matched or matched.count("\n") > 1
             continue
         if kind == "number" and "," in matched and (depth > 0 or not thousands):
             matched = matched.split(",", 1)[0]
@@ -105,7 +109,11 @@ def tokenize(text: str, *, thousands: bool = True) -> list[Token]:
         if len(tokens) > MAX_TOKENS or (kind == "number" and len(matched) > MAX_DIGITS):
             raise ParseError("too long")
         previous = tokens[-1] if tokens else None
-        tokens.extend(_classify(kind or "", match[kind] if kind in ("text", "command") else matched, previous))
+        found = _classify(kind or "", match[kind] if kind in ("text", "command") else matched, previous)
+        if apart and found:
+            found[0] = replace(found[0], apart=True)
+        apart = not found
+        tokens.extend(found)
         depth += (matched in ("(", "[", r"\{")) - (matched in (")", "]", r"\}"))
     return [*tokens, Token("end", "")]
 

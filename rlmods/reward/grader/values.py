@@ -27,7 +27,7 @@ _ANY_CASE = re.compile(r"[A-Z][a-z]+|.*[A-Za-z]{4}.*")
 """Words compared without regard to case: Yes, even; but not X and x, or AB and ab."""
 _SHORT_WORDS = frozenset(("yes", "no", "odd", "even", "true", "false", "none"))
 """Words as short as symbols, compared without regard to case."""
-_NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null", "undefined"))
+_NOT_A_NUMBER = frozenset(("", "nan", "+nan", "-nan", "null"))
 
 
 def is_gold(gold: str) -> bool:
@@ -148,7 +148,7 @@ def _unit_factor(gold: Node, answer: Node, rules: Rules) -> Fraction | None:
         return Fraction(1)
     unit = read_unit(answer.text) if not answer.text.startswith("^") else None
     if unit is None:
-        return Fraction(1) if rules.any_unit or (gold.op != "unit" and answer.text.startswith("^mod")) else None
+        return Fraction(1) if rules.any_unit else None
     gold_unit = read_unit(gold.text) if gold.op == "unit" else unit
     if gold_unit is None or Unit(unit.factor, gold_unit.powers) != unit:
         return Fraction(1) if rules.any_unit and gold_unit is None else None

@@ -287,7 +287,7 @@ def sets(rng: Random) -> Iterator[Row]:
     yield from boxed(
         "tuple", f"({a}, {b}, {c})", f"({b}, {a}, {c})", f"({a}, {b})", f"({a}, {b}, {c}, {c})", f"{a}, {b}, {c}", rf"\{{{a}, {b}, {c}\}}"
     )
-    yield from boxed("tuple", f"({a}, {b})", f"x={b}, y={a}", f"x={a}", f"x={a}, x={b}", f"[{a}, {b}]", f"{a} < x < {b}", f"({b}, {a})")
+    yield from boxed("tuple", f"({a}, {b})", f"x={b}, y={a}", f"x={a}", f"x={a}, x={b}", f"[{a}, {b}]", f"{a} \\le x < {b}", f"({b}, {a})")
     yield from boxed(
         "matrix", rf"\begin{{pmatrix}} {a} & {b} \\ {b} & {c} \end{{pmatrix}}", rf"\begin{{pmatrix}} {a} & {b} \\ {c} & {b} \end{{pmatrix}}"
     )
