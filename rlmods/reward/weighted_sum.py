@@ -43,7 +43,7 @@ class WeightedSum:
 
     def __post_init__(self) -> None:
         if not self.terms:
-            raise UserError("reward.terms: there are none: type +reward@reward.terms.accuracy.reward=accuracy")
+            raise UserError("WeightedSum: reward.terms is empty: type +reward@reward.terms.accuracy.reward=accuracy")
         for name, term in self.terms.items():
             if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight", "timeout_s"}:
                 raise UserError(f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} (with _convert_: all in YAML)")

@@ -666,7 +666,7 @@ class TestRules:
         assert "timeout_s=5" not in refused("reward=length", "+reward.nonsense=5")
         term = ("reward=weighted_sum", "+reward@reward.terms.mine.reward=length", "+reward.terms.mine.timeout_s=5")
         assert plan(*term).parts["reward"].terms["mine"]["timeout_s"] == 5
-        assert refused("reward=weighted_sum") == "reward.terms: there are none: type +reward@reward.terms.accuracy.reward=accuracy"
+        assert refused("reward=weighted_sum") == "WeightedSum: reward.terms is empty: type +reward@reward.terms.accuracy.reward=accuracy"
 
     def test_validation_may_sample_from_less(self) -> None:
         assert plan("validation.samples=4", "validation.temperature=0.5").validation.samples == 4

@@ -31,7 +31,7 @@ def test_message_is_one_line_with_a_suggestion(override: str) -> None:
 
 
 def test_other_errors_are_raised_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise ValueError("something else")
 
     monkeypatch.setattr("rlmods.cli.command.hydra_compose", broken)
