@@ -54,8 +54,9 @@ def extract(text: str) -> str | None:
 
     Only the first turn (`first_turn`) after its last `</think>` counts; an unclosed `<think>` means no answer. Then the first
     of these rules that applies: the last `\boxed{}` (boxes side by side, or joined by "and", "or" or a comma, are one list), `<answer>`,
-    `####`, "Answer:", a heading "Answer" or "the answer is", the only number of a last sentence that begins with "Therefore", and for a
-    short text its last formula, or the whole text. An alternative that follows the answer ("or 6") is a part of it.
+    `####`, "Answer:", a heading "Answer" or "the answer is", the number that a last sentence states which begins with "Therefore"
+    (`sentence`), and for a short text its last formula, the number that its last sentence states, or the whole text. An alternative that
+    follows the answer ("or 6") is a part of it; a marked answer that is denied beside its marker is none.
     """
     text = without_thoughts(text)
     if "<think>" in text:
