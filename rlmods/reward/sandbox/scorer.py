@@ -10,7 +10,7 @@ import sys
 from functools import cache
 from typing import Any
 
-from . import expressions, wire
+from . import expressions, walls, wire
 
 _register_at_fork, os.register_at_fork = (
     os.register_at_fork,
@@ -33,6 +33,7 @@ def prepare_server() -> None:
         float(sympy_parser.parse_expr("(1 + 2) * 3 - 4 / 5"))
         wire.decode(json.loads(json.dumps(wire.encode({"numbers": [1, 2.0], "answer": "3"}))))
         numpy.isclose(float(expressions.evaluate("[1 + 2]")[0]), 3, atol=1e-6)
+    walls.use_huge_pages()
 
 
 @cache

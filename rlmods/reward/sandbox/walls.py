@@ -25,6 +25,7 @@ from . import syscalls
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _PR_SET_CHILD_SUBREAPER = 1, 4, 38, 22, 36
 _SECCOMP_MODE_FILTER, _SIGKILL = 2, 9
+_MADV_COLLAPSE, _HUGE_PAGE = 25, 2**21
 _LANDLOCK_CREATE, _LANDLOCK_ADD, _LANDLOCK_RESTRICT = 444, 445, 446
 _READ = 1 << 0 | 1 << 2 | 1 << 3  # execute (map), read a file, list a folder
 _FS_RIGHTS = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 5: (1 << 16) - 1}
@@ -104,6 +105,21 @@ def adopt_orphans() -> None:
     """Make this process the parent of descendants whose parent ends (Linux)."""
     if sys.platform.startswith("linux"):
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def use_huge_pages() -> None:
+    """Move the memory of this process into huge pages, where the kernel can (Linux 6.1): a fork then copies few page tables, and
+    takes half of the time in a server that has imported packages."""
+    if not sys.platform.startswith("linux"):
+        return
+    with open("/proc/self/maps") as stream:
+        regions = [line.split() for line in stream]
+    for region in regions:
+        if region[1] == "rw-p" and region[5:] in ([], ["[heap]"]):
+            start, end = (int(address, 16) for address in region[0].split("-"))
+            start, end = -(-start // _HUGE_PAGE) * _HUGE_PAGE, end // _HUGE_PAGE * _HUGE_PAGE
+            if start < end:
+                _LIBC.madvise(ctypes.c_void_p(start), ctypes.c_size_t(end - start), _MADV_COLLAPSE)  # refused without harm
 
 
 def end_with_parent(parent: int) -> None:
