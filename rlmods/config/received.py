@@ -108,7 +108,7 @@ def _override(key: str, value: Any) -> str:
     text = str(value)
     if isinstance(value, str) and not re.fullmatch(r"(?!(null|true|false|nan|inf)$)[a-z/_][\w:/.@%+?-]*", text, re.I | re.A):
         escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
-        text = "'" + re.sub(r"\\+$", lambda match: 2 * match[0], escaped) + "'"
+        text = "'" + re.sub(r"\\+\Z", lambda match: 2 * match[0], escaped) + "'"
     return shlex.quote(f"{key}={text}")
 
 

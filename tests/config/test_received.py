@@ -208,6 +208,7 @@ class TestValues:
 
     @settings(max_examples=150, deadline=None)
     @given(value=st.text("ab1 '\"\\$(){}[],:=;&|`~#!*?é\n\x1b") | st.sampled_from(["null", "True", "1e5", "-1", "nan"]))
+    @example(value="\\\n")
     def test_what_is_to_be_typed_is_quoted(self, value: str) -> None:
         if "${" in value:  # an interpolation, of another setting only
             return
