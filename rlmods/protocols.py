@@ -119,7 +119,10 @@ class Reward(Protocol):
 @runtime_checkable
 class Rollout(Protocol):
     """Samples responses, by default with temperature 1 and without truncation of the distribution. An optional method
-    `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample."""
+    `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample.
+
+    With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread while the main thread trains, but never
+    during `sync`. It must not take part in collective operations, and `meta["iteration"]` of a response is the `iteration` it was given."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""

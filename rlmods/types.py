@@ -203,14 +203,16 @@ class Experience(Rows):
     rewards: TokenFloats
     """Reward of each token. An outcome reward is on the last sampled token."""
     old_logprobs: TokenFloats
-    """log pi_old, computed by the trainer with the parameters that sampled the row; NaN if not computed yet."""
+    """log pi_old, computed by the trainer with the parameters of iteration `policy_version`; NaN if not computed yet."""
     behavior_logprobs: TokenFloats
     """Log-probabilities reported by the sampler. Their distance from `old_logprobs` is logged as `train/sampler_logprob_gap`, and
     `correction` weights the objective by the ratio of the probabilities."""
     advantages: TokenFloats
     """Advantage of each token."""
     policy_version: RowInts
-    """Iteration of the policy that sampled the row; older than the current one for buffered and replayed rows."""
+    """Iteration in which the row was graded, whose policy is pi_old; older than the current one for buffered and replayed rows."""
+    sampler_version: RowInts
+    """Iteration of the policy that sampled the row: `policy_version`, or the one before if it was sampled ahead."""
     group: RowInts
     """Id of the prompt occurrence that the row answers. Rows with equal ids form a group, in any order."""
     ref_logprobs: TokenFloats | None = None

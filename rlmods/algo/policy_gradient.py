@@ -29,6 +29,7 @@ from rlmods.training.extensions import (
     MovingReference,
     PromptRetirement,
     Replay,
+    SampleAhead,
     UpdateKL,
 )
 from rlmods.training.metrics import (
@@ -116,6 +117,7 @@ class PolicyGradient(Learner):
     )  # fmt: skip
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
     samples_responses: ClassVar[bool] = True
+    samples_ahead: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -163,7 +165,7 @@ class PolicyGradient(Learner):
         self.total_batches = 0
         """Batches of prompts sampled since the run began."""
         self.sampled_tokens = 0
-        """Response tokens sampled in this iteration, over all ranks."""
+        """Response tokens sampled in this iteration on this rank."""
         self.filters_by_reward = False
         """True if `sampling` has dropped a group by its total reward, because the reward did not report correctness."""
         self.sampled_rows: dict[int, list[dict[str, Any]]] = {}
@@ -174,6 +176,9 @@ class PolicyGradient(Learner):
 
     def _add_extensions(self) -> None:
         settings: PolicyGradientSettings = self.settings
+        self.ahead = SampleAhead() if getattr(self.rollout, "ahead", 0) else None
+        if self.ahead is not None:
+            self.add_extension(self.ahead)
         if settings.replay_fraction:
             self.add_extension(Replay(settings.replay_fraction, settings.replay_staleness))
         if settings.retire_solved is not None or settings.retire_unsolved is not None:
@@ -229,8 +234,7 @@ class PolicyGradient(Learner):
         """Sample and grade responses to one batch of prompts, and estimate advantages.
 
         Returns the rows, and a mask [N] that is True on the rows of groups to keep."""
-        with self.timer("rollout"):
-            responses = generate(self.rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
+        responses = self.responses(prompts)
         for extension in self.extensions:
             extension.on_responses(responses)
         with self.timer("reward"):
@@ -249,9 +253,21 @@ class PolicyGradient(Learner):
             self.sampled_rows.setdefault(group, []).append(row)
         if not self.normalizes_advantages:
             log_advantages(self.sampled_rows, batch.select(keep))
-        num_tokens = int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
-        self.sampled_tokens, self.response_tokens = self.sampled_tokens + num_tokens, self.response_tokens + num_tokens
+        self.response_tokens += int(self.ranks.reduce(torch.tensor(sum(len(r.tokens) for r in responses))))
         return batch, keep
+
+    def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
+        """Return responses to these prompts, sampled now or, with `rollout.ahead`, during the batch before."""
+        if self.ahead is not None:
+            return self.ahead(prompts)
+        with self.timer("rollout"):
+            return self.sample_responses(self.rollout, prompts)
+
+    def sample_responses(self, rollout: Any, prompts: Sequence[Prompt]) -> list[Response]:
+        """Sample responses to these prompts with the current weights of the rollout, and count their tokens."""
+        responses = generate(rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
+        self.sampled_tokens += sum(len(r.tokens) for r in responses)
+        return responses
 
     def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:
         """Collate responses with the rewards that the advantage estimator reads."""
@@ -353,8 +369,8 @@ class PolicyGradient(Learner):
         self.meter.mean("train/replayed_fraction", (len(batch) - len(fresh)) / len(batch))
         plan = self.minibatches(len(batch))
         batch = self.add_old_logprobs(batch, plan[0])
-        self.meter.mean("train/stale_fraction", (batch.policy_version < self.iteration).double())
-        self.meter.maximum("train/staleness_max", (self.iteration - batch.policy_version).double(), batch.mask.any(1))
+        self.meter.mean("train/stale_fraction", (batch.sampler_version < self.iteration).double())
+        self.meter.maximum("train/staleness_max", (self.iteration - batch.sampler_version).double(), batch.mask.any(1))
         with self.timer("update"):
             for network in self.networks.values():
                 network.train(self.policy.gradient_checkpointing)
@@ -438,7 +454,10 @@ class PolicyGradient(Learner):
         return loss
 
     def performance(self) -> dict[str, float]:
-        return super().performance() | {"perf/response_tokens_per_s": self.sampled_tokens / max(self.timer.seconds["rollout"], 1e-9)}
+        num_tokens, seconds = int(self.ranks.reduce(torch.tensor(self.sampled_tokens))), self.timer.seconds
+        rate = num_tokens / max(seconds["rollout"] + seconds["rollout_ahead"], 1e-9)
+        # The responses of the last iteration may all have been sampled ahead, in the one before.
+        return super().performance() | ({"perf/response_tokens_per_s": rate} if num_tokens else {})
 
     # Checkpoint
 

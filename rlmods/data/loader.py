@@ -67,12 +67,17 @@ class PromptLoader:
         return math.ceil(len(self.prompts) / self.batch_size)
 
     def __iter__(self) -> Iterator[list[Prompt]]:
-        rank_batch_size = self.batch_size // self.world_size
         for _ in range(len(self)):
-            # All of the global batch on every rank: with pools, passes begin in the same batch on each.
-            batch = [self.prompt_at(position) for position in range(self._num_taken, self._num_taken + self.batch_size)]
+            batch = self.next_batch()
             self._num_taken += self.batch_size
-            yield batch[self.rank * rank_batch_size : (self.rank + 1) * rank_batch_size]
+            yield batch
+
+    def next_batch(self) -> list[Prompt]:
+        """Return this rank's slice of the next batch without advancing. With pools, only `iter()` may do so: a pass begins with it."""
+        # All of the global batch on every rank: with pools, passes begin in the same batch on each.
+        batch = [self.prompt_at(position) for position in range(self._num_taken, self._num_taken + self.batch_size)]
+        size = self.batch_size // self.world_size
+        return batch[self.rank * size : (self.rank + 1) * size]
 
     def prompt_at(self, position: int) -> Prompt:
         """Return the prompt at a position of the endless stream; with pools, positions must be read in ascending order."""

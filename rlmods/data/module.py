@@ -10,6 +10,7 @@ import torch
 from rlmods.data.loader import PromptLoader
 from rlmods.data.pools import DifficultyPools
 from rlmods.data.schema import Splits
+from rlmods.types import Prompt
 
 
 class PromptModule(L.LightningDataModule):
@@ -34,6 +35,11 @@ class PromptModule(L.LightningDataModule):
         if self._position:
             self._loader.load_state_dict(self._position)
         return self._loader
+
+    def next_prompts(self) -> list[Prompt]:
+        """Return the prompts of the batch that the loader will return next, on this rank."""
+        assert self._loader is not None
+        return self._loader.next_batch()
 
     def state_dict(self) -> dict[str, Any]:
         return self._position if self._loader is None else self._loader.state_dict()

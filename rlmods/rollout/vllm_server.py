@@ -52,6 +52,9 @@ class VLLMServer:
     """Pause before the first further try; it doubles with each."""
     concurrency: int = 64
     """Number of prompts in flight on each server."""
+    ahead: int = 0
+    """1: sample the next batch of prompts while this one is graded and trained on, with weights that are then one iteration old; 0: sample
+    each batch when it is needed."""
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
     """Called while sampling with the finished rows, all rows and the tokens of finished rows in this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
@@ -71,6 +74,7 @@ class VLLMServer:
             "retries": (self.retries >= 0, "0 or more"),
             "backoff_s": (self.backoff_s >= 0, "0 or more"),
             "concurrency": (self.concurrency >= 1, "at least 1"),
+            "ahead": (self.ahead in (0, 1), "0 or 1"),
         }
         check_bounds(self, "rollout", rules)
 

@@ -46,7 +46,8 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     """Collate responses into right-padded rows, one per response.
 
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
-    row is empty. `old_logprobs` are NaN: not computed yet.
+    row is empty. `old_logprobs` are NaN: not computed yet. `sampler_version` is `meta["iteration"]` of a response, by
+    default `policy_version`.
     """
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
     shape = (len(responses), int(lengths.max()))
@@ -75,6 +76,7 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         behavior_logprobs=behavior,
         advantages=torch.zeros(shape),
         policy_version=torch.full((len(responses),), policy_version),
+        sampler_version=torch.tensor([response.meta.get("iteration", policy_version) for response in responses]),
         group=group,
         steps=steps,
     )

@@ -280,6 +280,9 @@ def log_update(
 ) -> Tensor:
     """Log entropy, distance from the old policy and (with `compare_sampler`) from the sampler, and clipping of one microbatch.
 
+    The distance from the sampler is 0 but for rounding if both have the same weights. For rows sampled ahead it also has what the policy
+    moved in one iteration, and a name of its own.
+
     Returns [2]: the KL estimate `r - 1 - log r` summed over tokens, and the number of tokens, of rows sampled in this `iteration`. Older
     rows are left out because their ratio includes earlier updates."""
     d, mask = log_ratio.detach(), micro.mask
@@ -290,7 +293,9 @@ def log_update(
     meter.mean("train/clip_fraction/high", (clipped & (micro.advantages > 0)).double(), mask)
     meter.maximum("train/ratio_max", d.exp(), mask)
     if compare_sampler:
-        meter.mean("train/sampler_logprob_gap", (old_logprobs - micro.behavior_logprobs).abs(), mask)
+        gap, ahead = (old_logprobs - micro.behavior_logprobs).abs(), (micro.sampler_version < micro.policy_version)[:, None]
+        meter.mean("train/sampler_logprob_gap", gap, mask & ~ahead)
+        meter.mean("train/ahead_logprob_gap", gap, mask & ahead)
     return torch.stack([torch.where(fresh, kl, 0.0).double().sum(), fresh.sum().double()])
 
 

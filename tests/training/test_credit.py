@@ -23,7 +23,9 @@ SCALED = [3.0, None, 20.0]
 def rows(b: Batch, **columns: Tensor) -> Experience:
     length, none = torch.full((len(b.mask),), b.mask.shape[1]), torch.full_like(b.rewards, torch.nan)
     columns |= {"mask": b.mask, "rewards": b.rewards, "group": b.group, "advantages": none, "old_logprobs": none}
-    return Experience(tokens=b.mask.long(), lengths=length, behavior_logprobs=none, policy_version=length, **columns)
+    return Experience(
+        tokens=b.mask.long(), lengths=length, behavior_logprobs=none, policy_version=length, sampler_version=length, **columns
+    )
 
 
 @pytest.mark.parametrize(

@@ -99,6 +99,7 @@ def experience(seed: int) -> tuple[Experience, dict[str, torch.Tensor]]:
         behavior_logprobs=behavior,
         advantages=advantages,
         policy_version=torch.tensor([7, 6, 7, 7, 5, 7]),
+        sampler_version=torch.tensor([7, 6, 7, 7, 5, 7]),
         group=torch.arange(6),
     )
     clipped = (torch.rand(shape, generator=generator) < 0.5) & mask

@@ -16,7 +16,7 @@ def rows(*groups: int, mark: int = 0) -> Experience:
     zeros = torch.zeros(tokens.shape)
     ones, lengths = torch.ones(tokens.shape, dtype=torch.bool), torch.full((len(group),), 3)
     numbers = {"rewards": zeros, "old_logprobs": zeros, "behavior_logprobs": zeros, "advantages": zeros}
-    return Experience(tokens=tokens, mask=ones, lengths=lengths, policy_version=lengths, group=group, **numbers)
+    return Experience(tokens=tokens, mask=ones, lengths=lengths, policy_version=lengths, sampler_version=lengths, group=group, **numbers)
 
 
 HELD = [rows(4, 7, mark=0), None, rows(3, 9, 12, mark=2)]

@@ -12,7 +12,7 @@ RULES: tuple[Rule, ...] = (
     values.protocols, parts.group_size, parts.critic, credit.steps, credit.kl_in_reward, credit.kl_estimator, credit.token_credit,
     credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
     rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.graded, rows.gradable,
-    rows.preferences, parts.temperature, parts.truncation, parts.router, values.precision, values.schedule, parts.quantization,
+    rows.preferences, parts.temperature, parts.truncation, parts.ahead, parts.router, values.precision, values.schedule, parts.quantization,
     values.master_weights,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""

@@ -116,6 +116,23 @@ def truncation(plan: Plan) -> str | None:
     return f"{problem}: type rollout.top_p=1 rollout.top_k=0{weighted} (validation has its own settings)"
 
 
+def ahead(plan: Plan) -> str | None:
+    if not getattr(plan.parts.get("rollout"), "ahead", 0):
+        return None
+    settings, advantage = plan.settings, plan.parts.get("advantage")
+    if not plan.algorithm.samples_ahead:
+        return f"rollout.ahead=1 samples for the next iteration, which algo={plan.config.algo.name} does not do: type rollout.ahead=0"
+    if isinstance(plan.parts.get("correction"), NoCorrection):
+        return "rollout.ahead=1 trains on samples of the policy before its last update: type correction=truncated, or rollout.ahead=0"
+    if getattr(advantage, "needs_greedy", False):
+        problem = f"advantage={plan.choices.get('advantage')} samples again to grade a batch, while rollout.ahead=1 samples the next one"
+        return f"{problem}: type rollout.ahead=0, or advantage=rloo"
+    if getattr(settings, "retire_solved", None) is not None or getattr(settings, "retire_unsolved", None) is not None:
+        problem = "algo.retire_solved and algo.retire_unsolved choose prompts by the results of those before"
+        return f"{problem}, and rollout.ahead=1 samples them before these are graded: type rollout.ahead=0, or drop them"
+    return None
+
+
 def router(plan: Plan) -> str | None:
     if getattr(plan.parts.get("router"), "every", 1) != 1 and getattr(plan.adapter, "freezes", False):
         return "router.every has no effect, because the adapter freezes the routers: type router.every=1 (router.replay=true can stay)"

@@ -9,6 +9,7 @@ from rlmods.training.extensions.prompt_retirement import PromptRetirement
 from rlmods.training.extensions.ptx import PTX
 from rlmods.training.extensions.replay import Replay
 from rlmods.training.extensions.reward_model_refresh import RewardModelRefresh
+from rlmods.training.extensions.sample_ahead import SampleAhead
 from rlmods.training.extensions.update_kl import UpdateKL
 
 __all__ = [
@@ -21,5 +22,6 @@ __all__ = [
     "PromptRetirement",
     "Replay",
     "RewardModelRefresh",
+    "SampleAhead",
     "UpdateKL",
 ]
