@@ -14,6 +14,7 @@ from rlmods.adapter import LoRA
 from rlmods.advantage import EMA, GAE, Accept, NoAdvantage, ReinforcePP
 from rlmods.algo import DPO, GKD, PPO, RFT, SFT, Batch, Distill, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
+from rlmods.correction import Masked, Truncated
 from rlmods.critic import Separate, Shared
 from rlmods.data import Arithmetic
 from rlmods.kl import Adaptive, Full, Penalty
@@ -31,6 +32,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
 from tests.reward.models import save
+from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit, half_flat, learner, policy
 
 SMALL = Arithmetic(level=1, num_train=10, num_val=4)()
@@ -80,6 +82,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "whitened dynamic": {"advantage": ReinforcePP(), "sampling": Dynamic(), "batch": Batch(prompts=6, samples=2), "surplus": "keep"},
     "ema": {"advantage": EMA(decay=0.5)},
     "retired prompts": {"reward": by_prompt, "retire_solved": 1, "retire_unsolved": 1, "bring_back": 0.3},
+    "ahead": {"rollout": FakeEngine(ahead=1), "correction": Truncated(), "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2)},
+    "ahead dynamic": {
+        "rollout": FakeEngine(ahead=1),
+        "correction": Masked(),
+        "sampling": Dynamic(),
+        "reward": half_flat,
+        "batch": Batch(prompts=6, samples=2),
+        "replay_fraction": 0.5,
+    },
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},
     "dpo precomputed": {"kind": DPO, "preference": IPO(), "reference": "precomputed"},

@@ -254,6 +254,7 @@ BY_SOURCE = (
 )  # fmt: skip
 NEURAL = "reward.terms.neural.reward"
 
+AHEAD = ("rollout=vllm_server", "rollout.urls=[http://h]", "rollout.ahead=1")
 RULES = {
     "protocols": [
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
@@ -445,6 +446,12 @@ RULES = {
     ],
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
+    "ahead": [
+        (AHEAD, "type correction=truncated, or rollout.ahead=0"),
+        ((*AHEAD, "algo=online_dpo"), "which algo=online_dpo does not do: type rollout.ahead=0"),
+        ((*AHEAD, "algo=remax", "correction=truncated"), "advantage=greedy samples again to grade a batch, while"),
+        ((*AHEAD, "correction=masked", "algo.retire_unsolved=3"), "before these are graded: type rollout.ahead=0, or drop them"),
+    ],
     "truncation": [
         (("rollout.top_p=0.9",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
         (("rollout.top_k=5",), "type rollout.top_p=1 rollout.top_k=0, or correction=truncated (validation"),
@@ -482,6 +489,9 @@ class TestRules:
             ("algo=rft", "batch.samples=1"),
             ("algo=ppo", "advantage=gae", "sampling=best_of"),
             ("rollout.top_p=0.9", "correction=truncated"),
+            (*AHEAD, "correction=truncated"),
+            (*AHEAD, "algo=ppo", "correction=masked", "kl=reward"),
+            (*AHEAD, "algo=rft"),
             ("algo=grpo", "rollout.top_k=5", "correction=masked", "correction.level=sequence"),
         ],
     )

@@ -8,6 +8,7 @@ from rlmods.types import UserError
 MISTAKES = {
     "optimizer.lrr=1": r"optimizer\.lrr: no such setting \(\+optimizer\.lrr=\.\.\. passes one .*\); did you mean optimizer\.lr",
     "policy.name=x": "policy.name: a setting of policy=hf or policy=random, which is not selected",
+    "rollout.ahead=1": "rollout.ahead: a setting of rollout=vllm_server, which is not selected",
     "algo.beta=1": "algo.beta: no such setting; did you mean",
     "lr=1": r"lr: no such setting; did you mean optimizer\.lr",
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",

@@ -44,6 +44,20 @@ def test_ranks_split_the_global_batch(n, batch, world, seed, batches):
 
 
 @settings(max_examples=60, deadline=None)
+@given(**sizes, batches=st.integers(1, 12))
+def test_the_next_batch_is_known_before(n, batch, world, seed, batches):
+    """Also across passes and epochs; asking changes nothing."""
+    loader, plain = (PromptLoader(prompts(n), batch * world, seed, world - 1, world) for _ in range(2))
+    iterator = chain.from_iterable(repeat(loader))
+    for expected in islice(chain.from_iterable(repeat(plain)), batches):
+        state = loader.state_dict()
+        upcoming = loader.next_batch()
+        assert loader.next_batch() == upcoming == expected
+        assert loader.state_dict() == state
+        assert next(iterator) == expected
+
+
+@settings(max_examples=60, deadline=None)
 @given(**sizes, before=st.integers(0, 9), world_after=st.integers(1, 3))
 def test_a_state_resumes_at_the_next_batch_on_any_number_of_ranks(n, batch, world, seed, before, world_after):
     size = batch * world * world_after

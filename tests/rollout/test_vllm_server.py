@@ -334,6 +334,7 @@ def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
         ({"temperature": 0.001}, r"rollout\.temperature=0\.001: must be 0 \(greedy\), or at least 0\.01 with vLLM"),
         ({"top_p": 0.0}, r"rollout\.top_p=0\.0: must be"),
         ({"concurrency": 0}, r"rollout\.concurrency=0: must be at least 1"),
+        ({"ahead": 2}, r"rollout\.ahead=2: must be 0 or 1"),
     ],
 )
 def test_settings_are_checked(settings: dict[str, Any], message: str) -> None:
