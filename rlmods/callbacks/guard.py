@@ -23,13 +23,16 @@ BOUND_NAMES = {
     "train/kl_ref": "max_kl",
     "train/grad_norm": "max_grad_norm",
     "train/sampler_logprob_gap": "max_sampler_gap",
+    "train/ahead_logprob_gap": "max_ahead_gap",
 }
 """Setting that bounds a metric, by metric."""
 DIVERGED = "training has diverged; the run is saved and stopped, try a smaller optimizer.lr=... or another bound"
 CAUSES = {
     "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches a recurrent state, another "
     "temperature or top_p in the rollout, weights that it has not received, or other precision or expert routing; the run is saved and "
-    "stopped, type rollout=local, or if the difference is intended correction=truncated and another bound"
+    "stopped, type rollout=local, or if the difference is intended correction=truncated and another bound",
+    "max_ahead_gap": "one iteration moves the policy too far for responses sampled ahead, or the sampler has not received weights; the run "
+    "is saved and stopped, type rollout.ahead=0, or a smaller optimizer.lr=... or another bound",
 }
 """Likely causes and advice, by setting; `DIVERGED` for the others."""
 
@@ -50,6 +53,7 @@ class Guard(Callback):
         max_kl: float | None = 10.0,
         max_grad_norm: float | None = 10000.0,
         max_sampler_gap: float | None = 0.1,
+        max_ahead_gap: float | None = 0.5,
         patience: int = 3,
         action: Literal["warn", "stop"] = "stop",
     ) -> None:
@@ -60,13 +64,20 @@ class Guard(Callback):
             max_kl: bound of `train/kl_old` and `train/kl_ref`, nats per token.
             max_grad_norm: bound of `train/grad_norm`, before clipping to `batch.max_norm`.
             max_sampler_gap: bound of `train/sampler_logprob_gap`, nats per token; without patience.
+            max_ahead_gap: bound of `train/ahead_logprob_gap`, nats per token, which includes the update of one iteration.
             patience: number of iterations in a row beyond a bound that triggers `action`.
             action: "warn" (once until the metric is back within its bound) or "stop".
 
         Raises:
             UserError: a bound that is not positive, a patience below 1, an unknown action.
         """
-        self.bounds = {"max_ratio": max_ratio, "max_kl": max_kl, "max_grad_norm": max_grad_norm, "max_sampler_gap": max_sampler_gap}
+        self.bounds = {
+            "max_ratio": max_ratio,
+            "max_kl": max_kl,
+            "max_grad_norm": max_grad_norm,
+            "max_sampler_gap": max_sampler_gap,
+            "max_ahead_gap": max_ahead_gap,
+        }
         for name, bound in self.bounds.items():
             if bound is not None and not bound > 0:
                 raise UserError(f"callbacks.guard.{name}={bound}: must be above 0, or null")

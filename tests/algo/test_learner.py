@@ -69,7 +69,7 @@ def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch)
     made.sample(SPLITS.train[:4])
     num_tokens = sum(len(row["tokens"]) for row in made.samples)
     assert made.response_tokens == 2 * num_tokens > 0
-    made.timer.seconds["rollout"] = 0.5
+    made.iteration_start, made.timer.seconds["rollout"] = 0.0, 0.5
     made.timer.seconds["rollout_ahead"] = 1.5
     assert made.performance()["perf/response_tokens_per_s"] == num_tokens
 

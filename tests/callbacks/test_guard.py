@@ -1,7 +1,7 @@
 """Diverging metrics, and non-finite steps."""
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,33 @@ import torch
 
 from rlmods.algo import Batch
 from rlmods.callbacks import Guard, IterationCheckpoint
+from rlmods.correction import Truncated
 from rlmods.rollout import Local
 from rlmods.training.extensions import Extension
-from rlmods.types import Experience, UserError
+from rlmods.types import Experience, Prompt, Response, UserError
 from tests.callbacks.stubs import Tiny, fit, notify
+from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit as train
 from tests.support.tiny_setup import learner
 from tests.training.test_train_step import poisoned
+
+
+@dataclass
+class Reporting(FakeEngine):
+    """Reports the log-probabilities of the weights it was last given, or of the first ones."""
+
+    forgets: bool = False
+
+    def sync(self, policy: Any, *, iteration: int) -> None:
+        super().sync(policy, iteration=iteration)
+        if iteration == 0 or not self.forgets:
+            self.copy = policy.frozen_copy()
+
+    def _response(self, prompt: Prompt, *key: Any) -> Response:
+        response = super()._response(prompt, *key)
+        row = torch.tensor([[*response.prompt_tokens, *response.tokens]])
+        mask = torch.arange(row.shape[1])[None] >= len(response.prompt_tokens)
+        return replace(response, behavior_logprobs=self.copy(row, mask).logprobs[mask].tolist())
 
 
 class Diverging(Tiny):
@@ -60,6 +80,15 @@ class TestBounds:
             fit(trained, 3, [IterationCheckpoint(tmp_path, every=0), Guard(tmp_path)])
         assert all(cause in str(error.value) for cause in ("padding", "temperature", "weights", "type rollout=local"))
         assert [path.name for path in tmp_path.iterdir()] == ["iteration_000001.ckpt"]
+
+    def test_the_update_of_one_iteration_is_within_the_bound(self, tmp_path: Path) -> None:
+        rows = train(learner(rollout=Reporting(ahead=1), correction=Truncated()), 12, callbacks=(Guard(tmp_path),))
+        assert 0.01 < max(row.get("train/ahead_logprob_gap", 0.0) for row in rows) < 0.5
+
+    def test_old_weights_are_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
+        trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
+        with pytest.raises(UserError, match=r"beyond callbacks.guard.max_ahead_gap=0.5 for 3 iterations in a row: .* type rollout.ahead=0"):
+            train(trained, 40, callbacks=(Guard(tmp_path),))
 
     def test_the_real_loop_measures_it(self, tmp_path: Path) -> None:
         """A rollout that reports the log-probabilities of another temperature."""
