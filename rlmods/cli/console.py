@@ -46,4 +46,5 @@ def silence_libraries() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     logging.getLogger("lightning.pytorch.utilities.rank_zero").setLevel(logging.WARNING)  # lists of unused devices, advertisements
     logging.getLogger("lightning.fabric.utilities.distributed").setLevel(logging.WARNING)  # a line for every rank that joins
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # a line for every request
     transformers.utils.logging.disable_progress_bar()

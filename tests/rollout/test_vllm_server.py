@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
+from rlmods.correction import Truncated
 from rlmods.distributed import sharding
 from rlmods.distributed.collectives import all_gather
 from rlmods.policy import Policy
@@ -18,7 +19,7 @@ from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import servers as servers_module
 from rlmods.types import Prompt, Response, UserError
 from tests.rollout.stand_in import Change, StandIn, choice, servers
-from tests.support import ranks, tiny_setup
+from tests.support import ahead_ranks, ranks, tiny_setup
 
 PROMPTS = [Prompt(id=f"p{i}", text=str(7 * i) * (i + 1)) for i in range(9)]
 
@@ -323,6 +324,45 @@ def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
         assert found[0].weights.keys() == state.keys()
         assert all(torch.equal(x, state[name]) for name, x in found[0].weights.items())
         assert len(found[0].prompts) == 2 * len(PROMPTS)
+
+
+class TestSamplingAhead:
+    def test_two_ranks_are_one(self, tmp_path: Path) -> None:
+        with servers(None) as [server]:
+            one = ahead_ranks.trained(server.url)
+            prompts = sorted(server.prompts)
+            server.prompts.clear()
+            ranks.run("tests.support.ahead_ranks", [str(tmp_path / "out.pt"), server.url])
+            assert sorted(server.prompts) == prompts
+        two = torch.load(tmp_path / "out.pt", weights_only=True)
+        before = tiny_setup.learner().state_dict()
+        assert max(float((weight - before[name]).abs().max()) for name, weight in one["weights"].items()) > 1e-4
+        for name, weight in one["weights"].items():
+            torch.testing.assert_close(two["weights"][name], weight, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        for mine, theirs in zip(one["rows"], two["rows"], strict=True):
+            assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
+        assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
+
+    def test_without_servers_the_run_ends_with_one_line(self, policy: Policy) -> None:
+        def dies(server: StandIn, body: Any, reply: Any) -> Any:
+            return 503 if len(server.prompts) >= 6 else reply
+
+        with servers(dies) as found:
+            made = tiny_setup.learner(rollout=rollout(found, ahead=1, retries=0), correction=Truncated())
+            with pytest.raises(UserError, match=r"^rollout: no server is left for \d prompts: http://[\d.:]+: HTTP 503, '{}'$"):
+                tiny_setup.fit(made, 3)
+        assert made.iteration == 0
+
+    def test_other_weights_are_an_error(self, policy: Policy) -> None:
+        """A server whose weights another run has changed while a batch was sampled ahead."""
+
+        def changes(server: StandIn, body: Any, reply: Any) -> Any:
+            return with_version("other")(server, body, reply) if len(server.prompts) == 7 else reply
+
+        with servers(changes) as found:
+            made = tiny_setup.learner(rollout=rollout(found, ahead=1), correction=Truncated())
+            with pytest.raises(UserError, match=r"weights other instead of .*-iteration-0, so another process changed"):
+                tiny_setup.fit(made, 3)
 
 
 @pytest.mark.parametrize(
