@@ -57,6 +57,8 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     }
     if getattr(plan.parts.get("sampling"), "needs_group", False) and getattr(plan.settings, "surplus", "") == "keep":
         lines["iteration"] += "; surplus groups are carried over to the next one"
+    if getattr(plan.parts.get("rollout"), "ahead", 0):
+        lines["iteration"] += "; the next one is sampled while this one is trained on"
     if num_ranks > 1:
         lines["iteration"] += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
     if not online and not learner.reference:

@@ -36,7 +36,7 @@ def pipelined(**changes: Any) -> Any:
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 30
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
