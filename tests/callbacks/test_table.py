@@ -46,6 +46,12 @@ def test_sizes_of_an_iteration(tmp_path: Path) -> None:
     assert "16 iterations = 2 passes over the data" in text
 
 
+def test_sampling_ahead_is_shown(tmp_path: Path) -> None:
+    typed = ("rollout=vllm_server", "rollout.urls=[http://h]", "correction=truncated")
+    assert "the next one is sampled while this one is trained on" in table(tmp_path, *typed, "rollout.ahead=1")
+    assert "the next one is sampled" not in table(tmp_path, *typed)
+
+
 def test_a_correction_is_explained(tmp_path: Path) -> None:
     assert "correction truncated: the objective is weighted" in table(tmp_path, "correction=truncated")
     assert "correction none" not in table(tmp_path, "algo=dapo")

@@ -447,7 +447,6 @@ RULES = {
     "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "ahead": [
-        (AHEAD, "type correction=truncated, or rollout.ahead=0"),
         ((*AHEAD, "algo=online_dpo"), "which algo=online_dpo does not do: type rollout.ahead=0"),
         ((*AHEAD, "algo=remax", "correction=truncated"), "advantage=greedy samples again to grade a batch, while"),
         ((*AHEAD, "correction=masked", "algo.retire_unsolved=3"), "before these are graded: type rollout.ahead=0, or drop them"),
@@ -464,6 +463,9 @@ class TestRules:
     @pytest.mark.parametrize(("typed", "says"), [case for cases in RULES.values() for case in cases])
     def test_message(self, typed: tuple[str, ...], says: str) -> None:
         assert says in refused(*typed)
+
+    def test_sampling_ahead_needs_a_correction(self) -> None:
+        assert refused(*AHEAD).endswith("type correction=truncated, or rollout.ahead=0")
 
     def test_each_is_tested(self) -> None:
         assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "graded", "ptx", "sources"} - {
