@@ -38,8 +38,8 @@ class FakeEngine:
     ahead: int = 0
     duration_s: float = 0.0
     """Time of a call of `generate`."""
-    before: Callable[[], None] | None = None
-    """Called in `generate`, before it samples."""
+    before: Callable[[FakeEngine], None] | None = None
+    """Called with this copy of the rollout in `generate`, before it samples."""
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
     _policy: Any = field(default=None, init=False, repr=False, compare=False)
     _weights: str = field(default="", init=False, repr=False, compare=False)
@@ -59,7 +59,7 @@ class FakeEngine:
             self.calls.prompts.append([prompt.id for prompt in prompts])
             self.calls.threads.append(threading.current_thread().name)
             if self.before is not None:
-                self.before()
+                self.before(self)
             end = time.monotonic() + self.duration_s
             while time.monotonic() < end:
                 time.sleep(0.01)

@@ -93,7 +93,7 @@ class TestSchedule:
         """The engine samples until the main thread waits for it, and reports progress, at which callbacks may end the run."""
         threads: list[str] = []
 
-        def before() -> None:
+        def before(copy: FakeEngine) -> None:
             if in_background():
                 num_reports = len(threads)
                 wait_for(lambda: len(threads) > num_reports or made.trainer.interrupted)
@@ -204,7 +204,7 @@ class TestCorrection:
 
 class TestFailures:
     def test_an_error_in_the_thread_ends_the_run(self) -> None:
-        def before() -> None:
+        def before(copy: FakeEngine) -> None:
             if in_background():
                 raise UserError("rollout: no server is left")
 
@@ -214,12 +214,12 @@ class TestFailures:
         assert made.iteration == 0
 
     def test_the_thread_ends_with_the_run(self) -> None:
-        def before() -> None:
+        def before(copy: FakeEngine) -> None:
             if in_background():
-                engine.duration_s = 1e9
+                copy.duration_s = 1e9
 
         def reward(responses: list[Response]) -> Scores:
-            wait_for(lambda: engine.duration_s > 0)
+            wait_for(lambda: len(engine.calls.prompts) == 2)
             raise UserError("the reward fails")
 
         engine = FakeEngine(ahead=1, before=before)
