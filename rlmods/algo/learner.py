@@ -23,8 +23,10 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
+from rlmods.training.out_of_memory import advise
 from rlmods.training.parameter_groups import parameter_groups
 from rlmods.training.reference import Reference
+from rlmods.training.row_shape import RowShape, row_shape
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
 
@@ -80,7 +82,7 @@ class Learner(L.LightningModule):
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []
         self.ranks, self.meter = Ranks(self), Meter()
-        self.timer = PhaseTimer(self.notify)
+        self.timer = PhaseTimer(self.notify, lambda stage: advise(stage, self))
         self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget, by_group=policy.packs)
         self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
         self.iteration = 0
@@ -125,6 +127,20 @@ class Learner(L.LightningModule):
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
+
+    def row_shapes(self) -> list[RowShape]:
+        """Return the shape of each training prompt's row. A sampled response has as many tokens as the rollout allows."""
+        encoder: Any = next(iter(self.networks.values()))
+        shapes = [row_shape(prompt, encoder, self.columns(self.settings)) for prompt in self.splits.train]
+        if not self.samples_responses:
+            return shapes
+        limit, candidates = getattr(self.rollout, "max_tokens", 1), self.batch.samples // self.rows_per_prompt(self.batch)
+        return [RowShape(shape.prompt, max(shape.response, limit), candidates) for shape in shapes]
+
+    def rows_per_step(self) -> int:
+        """Return the largest number of rows of an optimizer step on one rank."""
+        rows = self.batch.prompts // self.ranks.world_size * self.rows_per_prompt(self.batch)
+        return -(-rows // self.batch.minibatches)
 
     def optimizer_settings(self, network: str) -> dict[str, Any]:
         """Return the settings of a network that differ from those of the optimizer, such as `lr`."""

@@ -17,6 +17,7 @@ from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
+from rlmods.training.row_shape import row_shape
 from rlmods.types import Prompt, UserError
 
 
@@ -162,7 +163,7 @@ def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) 
     Responses have `rollout.max_tokens` tokens, or the largest length in the data. Rows of both are in one microbatch if the loss compares
     their distributions (`DistillBatch`)."""
     batch, algorithm, teacher = plan.batch, plan.algorithm, plan.parts.get("teacher")
-    rows = [_row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
+    rows = [row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
     prompt, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
     length, num = max(p + r for p, r, _ in rows), batch.prompts // ranks * candidates
     if algorithm.samples_responses:
@@ -207,10 +208,3 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
 
 def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
     return max((len(encoder.encode(prompt)) for prompt in prompts), default=0)
-
-
-def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
-    """Return the tokens of a row's prompt, those of its longest response in the data, and the number of these responses."""
-    texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
-    responses = [len(encoder.encode_response(text, prompt)) for text in texts]
-    return len(encoder.encode(prompt)), max(responses, default=1), max(1, len(responses))
