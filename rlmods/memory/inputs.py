@@ -17,6 +17,8 @@ from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
+from rlmods.policy.cpu_linear import packed_layers
+from rlmods.rollout import VLLM, VLLMServer
 from rlmods.training.row_shape import row_shape
 from rlmods.types import Prompt, UserError
 
@@ -193,8 +195,10 @@ def divergence_tensors(plan: Plan) -> int:
 
 
 def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
-    """Return the prompts and rows that one rank decodes at once, by stage: sampling, validation."""
-    if (rollout := plan.parts.get("rollout")) is None:
+    """Return the prompts and rows that the policy of one rank decodes at once, by stage: sampling, validation. Empty if another engine
+    samples."""
+    rollout = plan.parts.get("rollout")
+    if rollout is None or isinstance(rollout, VLLM | VLLMServer):
         return {}
     settings = plan.config.validation
     val = splits.val[: settings.max_prompts]
@@ -204,6 +208,22 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
         num = min(-(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples))
         shapes[stage] = (num, Rows(num * samples, _longest(encoder, prompts) + rollout.max_tokens, rollout.max_tokens))
     return shapes
+
+
+def engine_bytes(plan: Plan, policy: Policy) -> int:
+    """Return the bytes of a sampling engine in this process, on each rank: all weights, and the key-value cache; 0 without one."""
+    if not isinstance(rollout := plan.parts.get("rollout"), VLLM):
+        return 0
+    dtype = policy.model.dtype if rollout.dtype is None else getattr(torch, rollout.dtype)
+    return num_bytes(policy, itemsize=dtype.itemsize) + int(rollout.cache_gib * 2**30)
+
+
+def packed_bytes(policy: Policy, autocast: bool) -> int:
+    """Return the bytes of the copies of weights that sampling on a processor makes (`packed_weights`): in 16 bits under autocast, except
+    for the output layer, which is float32."""
+    output_layer = policy.model.get_output_embeddings()
+    weights = {layer: layer.weight for layer in packed_layers(policy, output_layer)}
+    return sum(x.numel() * (4 if layer is output_layer else 2 if autocast else x.itemsize) for layer, x in weights.items())
 
 
 def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:

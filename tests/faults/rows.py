@@ -147,8 +147,8 @@ ROWS = {
     ),
     "rank_out_of_memory": Row(
         "The GPU of one rank of two runs out of memory",
-        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of memory on cuda:1 (2.50 GiB more were needed, it has "
-        "79.15 GiB): type <override>; resume=auto continues from the latest checkpoint",
+        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of memory on cuda:1 (2.50 GiB more were needed, it "
+        "has 79.15 GiB): type <override>; resume=auto continues from the latest checkpoint",
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
