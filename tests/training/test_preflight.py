@@ -121,16 +121,21 @@ class TestMemory:
         trained.loss = spy
         before = torch.cat([p.detach().flatten() for p in trained.policy.parameters()]).clone()
         end = trained.validate
-        trained.validate = lambda: (seen.append((len(trained.optimizers().optimizer.state), None, None)), end())
+
+        def validate() -> None:
+            seen.append((len(trained.optimizers().optimizer.state), None, [p.grad for p in trained.policy.parameters()]))
+            end()
+
+        trained.validate = validate
         fit(trained, 1)
         num_parameters = len(list(trained.policy.parameters()))
-        (during, weights, micro), (after, *_), *_ = seen
+        (during, weights, micro), (after, _, gradients), *_ = seen
         assert (during, after) == (num_parameters, 0)
         assert torch.equal(weights, before)
         longest = max(trained.row_shapes())
         assert micro.tokens.shape == (16, longest.tokens)
         assert int(micro.mask.sum()) == 16 * 8
-        assert all(p.grad is None for p in trained.policy.parameters())
+        assert set(gradients) == {None}
 
     def test_a_lack_of_memory_ends_the_run_before_the_first_rollout(self) -> None:
         trained = setup("policy gradient", preflight=True)
