@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -18,7 +18,9 @@ from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
 from rlmods.training.distill_batch import DistillBatch
 from rlmods.training.metrics import sample_row
+from rlmods.training.preflight import synthetic_responses
 from rlmods.training.reference import Reference
+from rlmods.training.row_shape import RowShape
 from rlmods.training.scorer import LogprobScorer
 from rlmods.training.teacher import Teacher, collate_responses
 from rlmods.types import Prompt, Response, Scores, Totals, check_bounds, objective
@@ -91,11 +93,24 @@ class GKD(Learner):
 
     # Rows
 
+    def row_shapes(self) -> list[RowShape]:
+        """Return the shapes with the longer of the policy's and the teacher's prompt."""
+        seen = [len(self.policy.encode(self.teacher.part.prompt(prompt))) for prompt in self.splits.train]
+        return [shape._replace(prompt=max(shape.prompt, n)) for shape, n in zip(super().row_shapes(), seen, strict=True)]
+
+    def largest_rows(self) -> Iterator[DistillBatch]:
+        for responses in synthetic_responses(self, self.rows_per_step(), 1, 1):
+            yield self.collate(responses)
+
+    def collate(self, responses: Sequence[Response]) -> DistillBatch:
+        """Collate responses after the policy's prompts and after the teacher's."""
+        return DistillBatch(collate_responses(responses, self.policy.pad_id), self.teacher.rows(responses)).to(self.device)
+
     @torch.no_grad()
     def rows(self, prompts: Sequence[Prompt]) -> DistillBatch:
         responses = self.responses(prompts)
         self.meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
-        return DistillBatch(collate_responses(responses, self.policy.pad_id), self.teacher.rows(responses)).to(self.device)
+        return self.collate(responses)
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return one response to each prompt, sampled or of the data."""

@@ -23,8 +23,11 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, PhaseTimer, peak_memory_mb
+from rlmods.training.out_of_memory import advise
 from rlmods.training.parameter_groups import parameter_groups
+from rlmods.training.preflight import largest_microbatches, preflight
 from rlmods.training.reference import Reference
+from rlmods.training.row_shape import RowShape, row_shape
 from rlmods.training.train_step import Loss, Microbatches, TrainStep
 from rlmods.types import Prompt, Totals, UserError
 
@@ -82,7 +85,7 @@ class Learner(L.LightningModule):
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []
         self.ranks, self.meter = Ranks(self), Meter()
-        self.timer = PhaseTimer(self.notify)
+        self.timer = PhaseTimer(self.notify, lambda stage: advise(stage, self))
         self.microbatches = Microbatches(self.ranks, self.timer, batch.token_budget, by_group=policy.packs)
         self.step = TrainStep(self, self.ranks, self.microbatches, self.meter, self.timer, batch)
         self.iteration = 0
@@ -128,6 +131,28 @@ class Learner(L.LightningModule):
         """Return the number of rows per prompt that an iteration splits into minibatches."""
         return batch.samples if cls.samples_responses else 1
 
+    def row_shapes(self) -> list[RowShape]:
+        """Return the shape of each training prompt's row. A sampled response has as many tokens as the rollout allows."""
+        encoder: Any = next(iter(self.networks.values()))
+        shapes = [row_shape(prompt, encoder, self.columns(self.settings)) for prompt in self.splits.train]
+        if not self.samples_responses:
+            return shapes
+        limit, candidates = getattr(self.rollout, "max_tokens", 1), self.batch.samples // self.rows_per_prompt(self.batch)
+        return [RowShape(shape.prompt, max(shape.response, limit), candidates) for shape in shapes]
+
+    def rows_per_step(self) -> int:
+        """Return the largest number of rows of an optimizer step on one rank."""
+        rows = self.batch.prompts // self.ranks.world_size * self.rows_per_prompt(self.batch)
+        return -(-rows // self.batch.minibatches)
+
+    def largest_rows(self) -> Iterator[Any]:
+        """Yield rows of the largest microbatches that the settings and the data allow (`preflight`), the same on every rank."""
+        shapes, prompts = self.row_shapes(), self.splits.train
+        order = sorted(range(len(prompts)), key=lambda i: -shapes[i].tokens)
+        sizes = [shapes[i].tokens for i in order]
+        for rows in largest_microbatches(sizes, self.batch.token_budget, self.rows_per_step()):
+            yield self.rows([prompts[i] for i in order[rows]])
+
     def optimizer_settings(self, network: str) -> dict[str, Any]:
         """Return the settings of a network that differ from those of the optimizer, such as `lr`."""
         return {}
@@ -152,13 +177,9 @@ class Learner(L.LightningModule):
 
     def train_on(self, rows: Any) -> None:
         """Make epochs x minibatches optimizer steps on these rows."""
-        with self.timer("update"), self.seeded_dropout():
-            for network in self.networks.values():
-                network.train(getattr(network, "needs_train_mode", False))
+        with self.timer("update"), self.update_mode():
             for indices in self.minibatches(len(rows)):
                 self.train_step(rows.select(indices))
-            for network in self.networks.values():
-                network.eval()
 
     def train_step(self, minibatch: Any, *more: tuple[Any, Loss]) -> None:
         """Make one optimizer step on these rows; `more` rows add their own losses to it."""
@@ -168,6 +189,16 @@ class Learner(L.LightningModule):
         """Return the row indices of each optimizer step, shuffled by (seed, iteration, epoch)."""
         orders = (torch.randperm(num_rows, generator=self.generator(epoch)) for epoch in range(self.batch.epochs))
         return [rows for order in orders for rows in order.tensor_split(self.batch.minibatches)]
+
+    @contextmanager
+    def update_mode(self) -> Iterator[None]:
+        """Put the networks that need it in train mode inside the block, with `seeded_dropout`."""
+        with self.seeded_dropout():
+            for network in self.networks.values():
+                network.train(getattr(network, "needs_train_mode", False))
+            yield
+            for network in self.networks.values():
+                network.eval()
 
     @contextmanager
     def seeded_dropout(self) -> Iterator[None]:
@@ -292,6 +323,8 @@ class Learner(L.LightningModule):
             self.rollout.sync(self.policy, iteration=self.iteration)
 
     def on_train_start(self) -> None:
+        if self.batch.runs_preflight(self.device):
+            self.notify("on_preflight", preflight(self))
         self.iteration_start = time.perf_counter()
         if self.iteration == 0:
             self.validate()

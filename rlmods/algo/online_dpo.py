@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -15,6 +15,7 @@ from rlmods.training.collate import generate
 from rlmods.training.extensions import MovingReference
 from rlmods.training.metrics import sample_row
 from rlmods.training.preference_batch import pad_preferences
+from rlmods.training.preflight import synthetic_responses
 from rlmods.training.response_ranking import RankedResponses, group_by_prompt, rank_responses
 from rlmods.types import PreferenceBatch, Prompt, Response, Scores, check_bounds, objective
 
@@ -55,6 +56,14 @@ class OnlineDPO(DPO):
     def rows_per_prompt(cls, batch: Batch) -> int:
         """Return 1: a row holds all responses to a prompt."""
         return 1
+
+    def largest_rows(self) -> Iterator[PreferenceBatch]:
+        samples = self.batch.samples
+        for responses in synthetic_responses(self, self.rows_per_step(), samples, samples):
+            prompts, groups = [list(r.prompt_tokens) for r in responses[::samples]], group_by_prompt(responses, samples)
+            tokens = [[list(r.tokens) for r in group] for group in groups]
+            rows = pad_preferences(prompts, tokens, [list(range(samples))] * len(groups), self.policy.pad_id)
+            yield self.add_ref_logprobs(rows.to(self.device))
 
     def training_step(self, prompts: Sequence[Prompt], batch_idx: int) -> None:
         """Sample and rank responses to one batch of prompts, and train on them."""

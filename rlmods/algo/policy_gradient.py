@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -43,6 +43,7 @@ from rlmods.training.metrics import (
     sample_rows,
     values_and_mask,
 )
+from rlmods.training.preflight import synthetic_responses
 from rlmods.training.reference import Reference
 from rlmods.training.reward_scale import RewardScale
 from rlmods.training.scorer import LogprobScorer
@@ -206,6 +207,26 @@ class PolicyGradient(Learner):
     def on_fit_start(self) -> None:
         super().on_fit_start()
         self.kl_stats = self.kl_stats.to(self.device)
+
+    def rows_per_step(self) -> int:
+        settings: PolicyGradientSettings = self.settings
+        return round(super().rows_per_step() * (1 + settings.replay_fraction))
+
+    def largest_rows(self) -> Iterator[Experience]:
+        """Yield rows with old and reference log-probabilities and values. The rows of a group share the forward of their prompt, unless an
+        optimizer step takes rows of groups at random."""
+        whole_groups = self.batch.minibatches == 1 and not self.settings.replay_fraction
+        group_size = self.batch.samples if whole_groups else 1
+        for responses in synthetic_responses(self, self.rows_per_step(), 1, group_size):
+            group = torch.arange(len(responses)) // group_size
+            scores = Scores([1.0] * len(responses))
+            batch = collate(responses, scores, group, policy_version=self.iteration, pad_id=self.policy.pad_id)
+            if self.policy.is_mixture:
+                batch = replace(batch, routed_experts=self.policy.routers.unrecorded_experts(batch.tokens))
+            batch = self.scorer.add_values(batch.to(self.device))
+            if self.reference is not None and not self.full_kl:
+                batch = self.scorer.add_ref_logprobs(batch, self.reference.policy)
+            yield replace(batch, advantages=batch.mask.float(), returns=batch.values)
 
     # The loop
 
@@ -371,12 +392,8 @@ class PolicyGradient(Learner):
         batch = self.add_old_logprobs(batch, plan[0])
         self.meter.mean("train/stale_fraction", (batch.sampler_version < self.iteration).double())
         self.meter.maximum("train/staleness_max", (self.iteration - batch.sampler_version).double(), batch.mask.any(1))
-        with self.timer("update"):
-            for network in self.networks.values():
-                network.train(self.policy.gradient_checkpointing)
+        with self.timer("update"), self.update_mode():
             num_steps, stopped = self.optimize(batch, plan)
-            for network in self.networks.values():
-                network.eval()
         self.meter.mean("train/early_stop", float(stopped))
         self.meter.mean("train/steps_done", num_steps / len(plan))
         for extension in self.extensions:

@@ -136,7 +136,8 @@ class IterationCheckpoint(Callback):
         self._last_attempt = iteration
         final = self.folder / CHECKPOINT_NAME.format(iteration)
         temporary = self.folder / f".{final.name}.tmp"
-        self._error = _write(trainer, temporary) or _publish(trainer, temporary, final)
+        with learner.timer.within("checkpoint"):
+            self._error = _write(trainer, temporary) or _publish(trainer, temporary, final)
         is_best, self._is_best = self._is_best, False
         if self._error:
             self.failures += 1

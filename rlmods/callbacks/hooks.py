@@ -30,6 +30,10 @@ class LearnerState(Protocol):
 class Hooks(Protocol):
     """All hooks; a callback implements any of them, or none."""
 
+    def on_preflight(self, trainer: Trainer, learner: Any, line: str) -> None:
+        """Called before training with the peak memory of the largest microbatches in words, if they were run (`batch.preflight`)."""
+        ...
+
     def on_iteration_end(self, trainer: Trainer, learner: Any, metrics: Metrics) -> None:
         """Called after each iteration with its logged metrics."""
         ...

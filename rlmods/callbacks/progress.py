@@ -63,6 +63,10 @@ class Progress(Callback):
             self._sampling = self._bars.add_task("sampling", total=1, visible=False, details="")
             self._bars.start()
 
+    @rank_zero_only
+    def on_preflight(self, trainer: Trainer, learner: Any, line: str) -> None:
+        self._print(line)
+
     def on_tokens(self, done_rows: int, total_rows: int, tokens: int) -> None:
         """Update the sampling display; called by the rollout engine."""
         now = time.monotonic()

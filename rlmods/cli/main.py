@@ -23,6 +23,7 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
 from rlmods.run import RunDir
 from rlmods.run.resume import list_checkpoints
+from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory, out_of_memory
 from rlmods.types import UserError
 
 
@@ -75,7 +76,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     """
     silence_libraries()
     plan = compose.plan(config, choices, overrides)
-    learner = plan.learner()
+    with explain_out_of_memory("loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."):
+        learner = plan.learner()
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config)
     trainer = plan.trainer(
@@ -93,6 +95,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except RuntimeError as error:
         if (lost := getattr(trainer, "lost", None)) and not graceful_stop(trainer).stop_after_lost_rank(lost):
             raise UserError(f"{lost}; {RESUME_HINT}") from error
+        if not lost and is_out_of_memory(error):
+            raise out_of_memory(learner.timer.phase, error, lambda stage: advise(stage, learner)) from error
         if not lost:
             raise
     return learner

@@ -100,6 +100,7 @@ def advise(prediction: Prediction) -> list[str]:
     state = sum(stage[part] for part in (*SHARDED, "gradient buckets"))
     options = [
         (stage.get("key-value cache", 0) + activations, generates and batch_size > 1, f"rollout.batch_size={batch_size // 2}"),
+        (stage.get("sampling engine", 0), True, "rollout=vllm_server"),
         (activations, not generates and memory.microbatch.num > 1, f"batch.token_budget={plan.batch.token_budget // 2}"),
         (activations, not plan.config.policy.get("gradient_checkpointing", True), "policy.gradient_checkpointing=true"),
         (state + stage.get("cast weights", 0), not devices.fsdp and not devices.on_cpu, "trainer=fsdp"),

@@ -25,10 +25,12 @@ from rlmods.memory.inputs import (
     Networks,
     Rows,
     divergence_tensors,
+    engine_bytes,
     generation,
     microbatches,
     num_bytes,
     optimizer_copies,
+    packed_bytes,
     tensors,
 )
 from rlmods.policy import Policy
@@ -189,12 +191,15 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     gathers weights and optimizer state for a checkpoint. Activations are those of padded rows, more than forwards that share prompts need.
     """
     splits, trained = instantiate(plan.config.data, _convert_="all")(), networks.trained.values()
-    encoder, copies = next(iter(trained)), optimizer_copies(plan.config.optimizer)
+    encoder: Any = next(iter(trained))
+    copies = optimizer_copies(plan.config.optimizer)
     limit = max_prompt_tokens(plan.config, "data")
     splits = replace(splits, train=short_prompts(encoder, splits.train, limit), val=short_prompts(encoder, splits.val, limit))
     micro, teacher_micro = microbatches(plan, encoder, splits.train, devices.ranks)
     held = persistent(networks, devices, copies)
-    full = {part: size * devices.shards for part, size in held.items()}
+    if engine := engine_bytes(plan, encoder):
+        held["sampling engine"] = engine
+    full = {part: held[part] * devices.shards for part in SHARDED}
     checkpoint = (full["gradients"] + full["optimizer state"]) * devices.full_checkpoint
     host = {"loading": full["weights"] + full["reference"] + full["teacher"], "checkpoint": checkpoint}
     if devices.offload:
@@ -214,6 +219,8 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         policy = transformers[0]
         gathered_policy = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
         parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
+        if devices.on_cpu:
+            parts["packed weights"] = packed_bytes(encoder, devices.autocast)
         stages[stage] = {"gathered weights": gathered_policy, **parts}
     if networks.frozen or plan.algorithm.samples_responses:
         scored = [(network, micro) for network in (*trained, *(x for name, x in networks.frozen.items() if name != "teacher"))]

@@ -17,6 +17,9 @@ from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
+from rlmods.policy.cpu_linear import packed_layers
+from rlmods.rollout import VLLM, VLLMServer
+from rlmods.training.row_shape import row_shape
 from rlmods.types import Prompt, UserError
 
 
@@ -162,7 +165,7 @@ def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) 
     Responses have `rollout.max_tokens` tokens, or the largest length in the data. Rows of both are in one microbatch if the loss compares
     their distributions (`DistillBatch`)."""
     batch, algorithm, teacher = plan.batch, plan.algorithm, plan.parts.get("teacher")
-    rows = [_row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
+    rows = [row_shape(row, encoder, algorithm.columns(plan.settings)) for row in train]
     prompt, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
     length, num = max(p + r for p, r, _ in rows), batch.prompts // ranks * candidates
     if algorithm.samples_responses:
@@ -192,8 +195,10 @@ def divergence_tensors(plan: Plan) -> int:
 
 
 def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str, tuple[int, Rows]]:
-    """Return the prompts and rows that one rank decodes at once, by stage: sampling, validation."""
-    if (rollout := plan.parts.get("rollout")) is None:
+    """Return the prompts and rows that the policy of one rank decodes at once, by stage: sampling, validation. Empty if another engine
+    samples."""
+    rollout = plan.parts.get("rollout")
+    if rollout is None or isinstance(rollout, VLLM | VLLMServer):
         return {}
     settings = plan.config.validation
     val = splits.val[: settings.max_prompts]
@@ -205,12 +210,21 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     return shapes
 
 
+def engine_bytes(plan: Plan, policy: Policy) -> int:
+    """Return the bytes of a sampling engine in this process, on each rank: all weights, and the key-value cache; 0 without one."""
+    if not isinstance(rollout := plan.parts.get("rollout"), VLLM):
+        return 0
+    dtype = policy.model.dtype if rollout.dtype is None else getattr(torch, rollout.dtype)
+    return num_bytes(policy, itemsize=dtype.itemsize) + int(rollout.cache_gib * 2**30)
+
+
+def packed_bytes(policy: Policy, autocast: bool) -> int:
+    """Return the bytes of the copies of weights that sampling on a processor makes (`packed_weights`): in 16 bits under autocast, except
+    for the output layer, which is float32."""
+    output_layer = policy.model.get_output_embeddings()
+    weights = {layer: layer.weight for layer in packed_layers(policy, output_layer)}
+    return sum(x.numel() * (4 if layer is output_layer else 2 if autocast else x.itemsize) for layer, x in weights.items())
+
+
 def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:
     return max((len(encoder.encode(prompt)) for prompt in prompts), default=0)
-
-
-def _row_shape(prompt: Prompt, encoder: Any, columns: Iterable[str]) -> tuple[int, int, int]:
-    """Return the tokens of a row's prompt, those of its longest response in the data, and the number of these responses."""
-    texts = [text for name in columns for text in (prompt.meta[name] if name == "candidates" else ["".join(prompt.meta[name])])]
-    responses = [len(encoder.encode_response(text, prompt)) for text in texts]
-    return len(encoder.encode(prompt)), max(responses, default=1), max(1, len(responses))

@@ -39,9 +39,9 @@ def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None
 
     Changes of the weights within the block are not seen."""
     dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    layers = [x for x in network.modules() if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear)]
+    layers = packed_layers(network, output_layer)
     try:
-        for layer in layers if _has_onednn() else ():
+        for layer in layers:
             weight = layer.weight.detach()
             if type(layer.weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16):
                 weight = weight.float() if layer is output_layer else weight.to(dtype or weight.dtype)
@@ -50,6 +50,13 @@ def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None
     finally:
         for layer in layers:
             layer.__dict__.pop("packed", None)
+
+
+def packed_layers(network: nn.Module, output_layer: nn.Module) -> list[nn.Linear]:
+    """Return the layers that `packed_weights` copies on this processor."""
+    linear_layers = (x for x in network.modules() if isinstance(x, nn.Linear))
+    layers = [x for x in linear_layers if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear)]
+    return layers if _has_onednn() else []
 
 
 def packed_weight(layer: nn.Module) -> Tensor | None:

@@ -20,6 +20,7 @@ from torchmetrics import Metric, SumMetric
 
 from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.ops import constant_group, group_reduce, masked_mean
+from rlmods.training.out_of_memory import explain_out_of_memory
 from rlmods.types import Experience, ImportanceWeights, Response, Scores
 
 
@@ -153,12 +154,13 @@ class Meter:
 class PhaseTimer:
     """Wall time by phase of the iteration, and the progress that the watchdog compares between ranks."""
 
-    def __init__(self, notify: Callable[[str], None]) -> None:
+    def __init__(self, notify: Callable[[str], None], advise: Callable[[str], str]) -> None:
         """
         Args:
             notify: calls a hook of the callbacks by name.
+            advise: returns the overrides to type if a phase runs out of memory.
         """
-        self._notify = notify
+        self._notify, self._advise = notify, advise
         self.phase = "start"
         self.progress = 0
         """Number of phases and microbatches begun or ended; ranks advance it identically."""
@@ -175,9 +177,14 @@ class PhaseTimer:
 
     @contextmanager
     def within(self, phase: str) -> Iterator[None]:
-        """Set the current phase for the block."""
+        """Set the current phase for the block.
+
+        Raises:
+            UserError: memory is exhausted; with the override that needs less.
+        """
         outer, self.phase, self.progress = self.phase, phase, self.progress + 1
-        yield
+        with explain_out_of_memory(phase, self._advise):
+            yield
         self.phase, self.progress = outer, self.progress + 1
 
     def on_safe_point(self) -> None:

@@ -95,7 +95,7 @@ class TrainStep:
         losses: list[tuple[int, Tensor, Tensor]] = []
         for i, (source, micro, indices, source_loss, totals) in enumerate(work):
             self.timer.on_safe_point()
-            with self._gradient_sync(is_last=i == len(work) - 1):
+            with self.gradient_sync(is_last=i == len(work) - 1):
                 value = source_loss(micro, totals)
                 losses.append((source, indices, value.detach()))
                 # DDP and FSDP average gradients over ranks; the totals are global already.
@@ -110,7 +110,7 @@ class TrainStep:
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
         self.num_steps += 1
 
-    def _gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
+    def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full gradients, reduces with each."""
         block = getattr(self.module.trainer.strategy, "block_backward_sync", None)
         return nullcontext() if is_last or block is None else block()

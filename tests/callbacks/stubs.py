@@ -12,6 +12,7 @@ from lightning.pytorch.loggers import Logger
 
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.data.loader import PromptLoader
+from rlmods.training.metrics import PhaseTimer
 from rlmods.types import Prompt
 
 LIGHTNING_WARNINGS = (".*LeafSpec", ".*does not have many workers", ".*smaller than the logging interval", ".*checkpoint directory")
@@ -29,6 +30,7 @@ class Tiny(LightningModule):
         self.iteration, self.optimizer_steps = 0, 0
         self.samples: list[dict[str, Any]] = []
         self.rollout = SimpleNamespace(on_tokens=None)
+        self.timer = PhaseTimer(lambda hook: None, lambda stage: "")
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=1.0, momentum=0.5)

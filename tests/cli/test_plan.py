@@ -163,6 +163,26 @@ class TestFormulas:
         assert memory.device["sampling"]["key-value cache"] == 64 * (prompt + 50) * 2 * LAYERS * WIDTH * 4
         assert SIZES.decoding(8, Rows(64, prompt + 50, 50)) == max(8 * prompt * 4 * (4 * WIDTH + 3 * INNER), 20 * 64 * WORDS)
 
+    def test_sampling_on_a_processor_copies_the_weights(self, monkeypatch):
+        monkeypatch.setattr("rlmods.policy.cpu_linear._has_onednn", lambda: True)
+        layers = LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER)
+        on_cpu = "trainer.accelerator=cpu"
+        assert parts(on_cpu, stage="sampling")["packed weights"] == 4 * layers + 4 * WORDS * WIDTH
+        assert parts(on_cpu, "trainer.precision=bf16-mixed", stage="validation")["packed weights"] == 2 * layers + 4 * WORDS * WIDTH
+        assert "packed weights" not in parts(stage="sampling") | parts(on_cpu)
+        monkeypatch.setattr("rlmods.policy.cpu_linear._has_onednn", lambda: False)
+        assert parts(on_cpu, stage="sampling")["packed weights"] == 0
+
+    def test_an_engine_has_weights_and_a_cache_of_its_own(self):
+        buffers = 2 * 16
+        for strategy in ((), ("trainer=fsdp", "num_gpus=4")):
+            held = parts("rollout=vllm", "rollout.cache_gib=0.5", *strategy)
+            assert held["sampling engine"] == 4 * (WEIGHTS + buffers) + 2**29
+        assert parts("rollout=vllm", "rollout.dtype=bfloat16")["sampling engine"] == 2 * (WEIGHTS + buffers) + 2**30
+        server = predict(["algo=dapo", *RANDOM, "rollout=vllm_server", "rollout.urls=[http://localhost:1]"]).footprint
+        assert "sampling" not in server.device
+        assert "sampling engine" not in server.device["update"]
+
     def test_fsdp_gathers_blocks_and_for_generation_everything(self):
         block, outside = 4 * WIDTH**2 + 3 * WIDTH * INNER + 2 * WIDTH, WORDS * WIDTH + WIDTH
         for precision, itemsize in (("32-true", 4), ("bf16-mixed", 2)):

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
@@ -34,6 +35,10 @@ def hang() -> None:
 
 def fail() -> None:
     raise UserError("the reward cannot go on: type reward=format")
+
+
+def exhaust() -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB")
 
 
 class FaultyReward:

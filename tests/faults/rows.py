@@ -145,6 +145,13 @@ ROWS = {
         1,
         "iterations after the last checkpoint; the others end within seconds",
     ),
+    "rank_out_of_memory": Row(
+        "The GPU of one rank of two runs out of memory",
+        "error: rank 1 failed in phase reward of iteration 2: UserError: reward: out of memory on cuda:1 (2.50 GiB more were needed, it "
+        "has 79.15 GiB): type <override>; resume=auto continues from the latest checkpoint",
+        1,
+        "iterations after the last checkpoint; the others end within seconds",
+    ),
     "rank_hangs": Row(
         "A reward never returns on one rank of two",
         "error: no progress for <n> s: rank 1 in phase reward of iteration 2; the other ranks wait for it; resume=auto continues from "

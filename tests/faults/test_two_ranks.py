@@ -60,6 +60,9 @@ class TestLostRank:
     def test_rank_fails(self, lose: Any) -> None:
         assert "error: the reward cannot go on: type reward=format" in lose("fail", 1)
 
+    def test_rank_out_of_memory(self, lose: Any) -> None:
+        assert re.search(r"^error: reward: out of memory on cuda:1 .*: type trainer=fsdp", lose("exhaust", 1), re.MULTILINE)
+
     def test_rank_hangs(self, lose: Any) -> None:
         stacks = lose("hang", 1)
         assert "stacks of rank 1:" in stacks

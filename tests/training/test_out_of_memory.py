@@ -1,0 +1,121 @@
+"""Errors of a device or process without memory."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.algo import DPO, Batch
+from rlmods.callbacks import IterationCheckpoint
+from rlmods.distributed.strategy import FSDP2
+from rlmods.preference import Sigmoid
+from rlmods.rollout import Local
+from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory
+from rlmods.types import UserError
+from tests.support.tiny_setup import fit, learner, policy
+
+CUDA = (
+    "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 1 has a total capacity of 79.15 GiB of which 1.20 GiB is free. Including "
+    "non-PyTorch memory, this process has 77.90 GiB memory in use."
+)
+CPU = "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 1610612736 bytes."
+ERRORS = {
+    "update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): type ADVICE": torch.OutOfMemoryError(CUDA),
+    "update: out of memory on the CPU (1.50 GiB more were needed): type ADVICE": RuntimeError(CPU),
+    "update: out of memory on the GPU: type ADVICE": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    "update: out of memory on the CPU: type ADVICE": MemoryError(),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_one_line_names_stage_device_and_size(message: str) -> None:
+    with pytest.raises(UserError) as raised, explain_out_of_memory("update", lambda stage: "ADVICE"):
+        raise ERRORS[message]
+    assert str(raised.value) == message
+
+
+@pytest.mark.parametrize("error", [RuntimeError("size mismatch"), ValueError("out of memory"), KeyError("x")])
+def test_other_errors_pass(error: Exception) -> None:
+    assert not is_out_of_memory(error)
+    with pytest.raises(type(error)) as raised, explain_out_of_memory("update", lambda stage: "ADVICE"):
+        raise error
+    assert raised.value is error
+
+
+def test_an_allocation_of_the_cpu_that_fails() -> None:
+    message = r"score: out of memory on the CPU \(\d+\.00 GiB more were needed\): type ADVICE"
+    with pytest.raises(UserError, match=message), explain_out_of_memory("score", lambda stage: "ADVICE"):
+        torch.empty(2**55, dtype=torch.uint8)
+
+
+class TestStages:
+    """Each stage of an iteration names itself and what it needs less of."""
+
+    @pytest.fixture
+    def setup(self) -> Any:
+        def setup(**changes: Any) -> Any:
+            return learner(**{"batch": Batch(prompts=4, samples=4, token_budget=64)} | changes)
+
+        return setup
+
+    def fail(self, *args: Any, **options: Any) -> Any:
+        raise torch.OutOfMemoryError(CUDA)
+
+    def message(self, trained: Any, **options: Any) -> str:
+        with pytest.raises(UserError) as raised:
+            fit(trained, 1, **options)
+        return str(raised.value)
+
+    def test_update(self, setup: Any) -> None:
+        trained = setup()
+        trained.loss = self.fail
+        longest = max(shape.tokens for shape in trained.row_shapes())
+        assert longest < 32
+        expected = f"type batch.token_budget=32 (now 64, the longest row has {longest} tokens), or policy.gradient_checkpointing=true"
+        assert self.message(trained) == f"update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): {expected}"
+
+    def test_rollout(self, setup: Any) -> None:
+        trained = setup()
+        trained.rollout._decode_batch = self.fail
+        assert self.message(trained).endswith("type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)")
+
+    def test_score(self, setup: Any) -> None:
+        trained = setup(batch=Batch(prompts=4, samples=4, token_budget=64, minibatches=2))
+        trained.scorer.score = self.fail
+        assert self.message(trained).startswith("score: out of memory on cuda:1")
+
+    def test_checkpoint(self, setup: Any, tmp_path: Any) -> None:
+        trained = setup()
+        checkpoint = IterationCheckpoint(tmp_path, every=1, keep=1)
+        checkpoint.on_save_checkpoint = self.fail  # type: ignore[method-assign]
+        message = self.message(trained, callbacks=(checkpoint,))
+        assert message.startswith("checkpoint: out of memory")
+        assert "type trainer=fsdp trainer.devices=2, or adapter=lora" in message
+
+    def test_rows_of_data(self) -> None:
+        trained = learner(DPO, preference=Sigmoid(), batch=Batch(prompts=4, token_budget=4096))
+        trained.loss = self.fail
+        longest = max(shape.tokens for shape in trained.row_shapes())
+        assert f"type batch.token_budget={2 * longest} (now 4096" in self.message(trained)
+
+
+class TestAdvice:
+    def advice(self, stage: str = "update", *, strategy: Any = None, budget: int = 8, **changes: Any) -> str:
+        trained = learner(batch=Batch(prompts=4, samples=4, token_budget=budget), **changes)
+        trained._trainer = SimpleNamespace(strategy=strategy, world_size=1)
+        return advise(stage, trained)
+
+    def test_a_budget_below_the_longest_row_is_no_help(self) -> None:
+        assert self.advice() == "policy.gradient_checkpointing=true, or trainer=fsdp trainer.devices=2"
+        assert self.advice(policy=policy(gradient_checkpointing=True)) == "trainer=fsdp trainer.devices=2, or adapter=lora"
+
+    def test_more_ranks_if_sharded(self) -> None:
+        sharded = FSDP2()
+        assert self.advice("start", strategy=sharded) == "more devices, trainer.devices=2 (now 1 ranks), or adapter=lora"
+        assert self.advice("checkpoint", strategy=sharded).startswith("trainer.strategy.sharded_checkpoints=true, or")
+
+    def test_a_group_is_decoded_at_once(self) -> None:
+        assert self.advice("rollout", rollout=Local(max_tokens=8, batch_size=4)).startswith("rollout.max_tokens=4 (now 8)")
