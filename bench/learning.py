@@ -125,7 +125,8 @@ def train(side: str, task: Task, seed: int, model: Path, folder: Path) -> Curve:
     folder.mkdir(parents=True, exist_ok=True)
     if side == "here":
         seconds, _ = run_python(task.command(seed, model, folder), folder.with_suffix(".log"))
-        accuracy = [json.loads(line)["train/accuracy"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        accuracy = [row["train/accuracy"] for row in rows if "train/accuracy" in row]  # not in those of alerts and validations
     else:
         arguments = ["-m", "bench.trl_learning", json.dumps(asdict(task)), str(seed), str(model), str(folder)]
         seconds, _ = run_python(arguments, folder.with_suffix(".log"))
@@ -151,15 +152,15 @@ class Welch:
 
     @classmethod
     def of(cls, a: Sequence[float], b: Sequence[float]) -> Welch:
-        """Compare two samples of at least two values each, not all equal in both."""
+        """Compare two samples of at least two values each."""
         x, y = variance(a) / len(a), variance(b) / len(b)
-        freedom = (x + y) ** 2 / (x**2 / (len(a) - 1) + y**2 / (len(b) - 1))
+        freedom = (x + y) ** 2 / (x**2 / (len(a) - 1) + y**2 / (len(b) - 1)) if x + y else 1.0
         return cls(mean(a) - mean(b), (x + y) ** 0.5, freedom)
 
     @property
     def p(self) -> float:
         """Probability of a difference at least this large, in either direction, if the means are equal."""
-        return p_value(self.difference / self.error, self.freedom)
+        return p_value(self.difference / self.error, self.freedom) if self.error else float(not self.difference)
 
     def interval(self, level: float = LEVEL) -> tuple[float, float]:
         """Return the confidence interval of the difference that misses the true one with probability `level`."""
