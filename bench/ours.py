@@ -37,18 +37,10 @@ class Recorder(Callback):
         self._start = time.perf_counter()
 
 
-def arguments(workload: Workload, inputs: Inputs, run_dir: Path, records: Path) -> list[str]:
-    """Return the arguments of Python that train on the workload."""
-    settings = {
+def settings(workload: Workload) -> dict[str, Any]:
+    """Return the settings of the workload: sizes, objective, optimizer and precision, without checkpoints and validation."""
+    return {
         "algo": "dapo",
-        "policy": "hf",
-        "policy.name": inputs.model,
-        "data": "jsonl",
-        "data.train": inputs.data,
-        "data.num_val": 0,
-        "data.answer": "null",
-        "reward": "regex",
-        "reward.pattern": f"'{PATTERN}'",
         "sampling": "fixed",  # dynamic sampling, which TRL does not have, would sample more than one batch
         "batch.prompts": workload.prompts,
         "batch.samples": workload.samples,
@@ -65,9 +57,25 @@ def arguments(workload: Workload, inputs: Inputs, run_dir: Path, records: Path) 
         "trainer.max_iterations": workload.warmup + workload.iterations,
         "trainer.precision": "bf16-mixed" if workload.bfloat16 else "32-true",
         "logger": "none",
-        "run_dir": run_dir,
-        "+callbacks.recorder._target_": "bench.ours.Recorder",
-        "+callbacks.recorder.path": records,
     }
-    # TRL saves nothing while it is measured.
+
+
+def command(settings: Mapping[str, Any]) -> list[str]:
+    """Return the arguments of Python that train with these settings. TRL saves nothing while it trains, so neither does this side."""
     return ["train.py", *(f"{name}={value}" for name, value in settings.items()), "~callbacks.checkpoint"]
+
+
+def arguments(workload: Workload, inputs: Inputs, run_dir: Path, records: Path) -> list[str]:
+    """Return the arguments of Python that train on the workload and record its iterations."""
+    data = {
+        "policy": "hf",
+        "policy.name": inputs.model,
+        "data": "jsonl",
+        "data.train": inputs.data,
+        "data.num_val": 0,
+        "data.answer": "null",
+        "reward": "regex",
+        "reward.pattern": f"'{PATTERN}'",
+    }
+    recorder = {"+callbacks.recorder._target_": "bench.ours.Recorder", "+callbacks.recorder.path": records}
+    return command({**settings(workload), **data, "run_dir": run_dir, **recorder})

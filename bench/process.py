@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -33,8 +33,10 @@ def resident_bytes(root: psutil.Process) -> int:
     return total
 
 
-def run_python(arguments: Sequence[str], log: Path) -> tuple[float, float]:
-    """Run Python in the root of the repository with these arguments, and write its output to `log`.
+def run_python(
+    arguments: Sequence[str], log: Path, *, python: str = sys.executable, environment: Mapping[str, str] | None = None
+) -> tuple[float, float]:
+    """Run Python in the root of the repository with these arguments and additional environment, and write its output to `log`.
 
     Returns the wall time in seconds and the largest resident memory of the process tree in bytes.
 
@@ -42,10 +44,10 @@ def run_python(arguments: Sequence[str], log: Path) -> tuple[float, float]:
         RuntimeError: the command failed; the message ends with the last lines of its output.
     """
     start, peak = time.perf_counter(), 0
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
+    variables = {**os.environ, "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", **(environment or {})}
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w") as output:
-        process = subprocess.Popen([sys.executable, *arguments], cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen([python, *arguments], cwd=ROOT, env=variables, stdout=output, stderr=subprocess.STDOUT)
         try:
             root = psutil.Process(process.pid)
             while process.poll() is None:
