@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from rlmods.ops import is_exact, product_precision
-from rlmods.policy.cpu_linear import cpu_linear, uses_onednn
+from rlmods.policy.cpu_linear import cpu_linear
 
-LOGITS_PER_CHUNK = 2**24
-"""Maximum number of logits in memory: 64 MiB of float32. Backward computes those of a chunk again."""
+LOGITS_PER_CHUNK = 2**23
+"""Maximum number of logits in memory: 32 MiB of float32. Backward computes those of a chunk again."""
 
 
 @dataclass(frozen=True)
@@ -85,15 +85,16 @@ class _LinearLogprobs(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         layer = _Layer(hidden, weight, bias, transform, is_exact(hidden, weight))
         log_z, entropy, logprobs = (torch.empty(len(hidden), dtype=layer.dtype, device=hidden.device) for _ in range(3))
-        for rows in layer.chunks:
-            logits = layer.logits(rows)
-            highest = logits.amax(-1, keepdim=True)
-            probabilities = logits.sub_(highest).exp()
-            total = probabilities.sum(-1)
-            log_total = total.log()
-            logprobs[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_total
-            entropy[rows] = log_total - torch.einsum("nv,nv->n", probabilities, logits) / total
-            log_z[rows] = log_total + highest.squeeze(-1)
+        with torch.autocast(hidden.device.type, enabled=False):
+            for rows in layer.chunks:
+                logits = layer.logits(rows)
+                highest = logits.amax(-1, keepdim=True)
+                probabilities = logits.sub_(highest).exp()
+                total = probabilities.sum(-1)
+                log_total = total.log()
+                logprobs[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_total
+                entropy[rows] = log_total - torch.einsum("nv,nv->n", probabilities, logits) / total
+                log_z[rows] = log_total + highest.squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
         ctx.transform, ctx.exact, ctx.entropy_gradient = transform, layer.exact, entropy_gradient
         if not entropy_gradient:
@@ -111,7 +112,8 @@ class _LinearLogprobs(torch.autograd.Function):
         d_bias = torch.zeros_like(bias, dtype=layer.dtype) if needs_bias else None
         for rows in layer.chunks:
             logits = layer.logits(rows)
-            gradient = (logits - log_z[rows, None]).exp_()
+            needs_logits = ctx.entropy_gradient or ctx.transform.cap
+            gradient = (logits - log_z[rows, None] if needs_logits else logits.sub_(log_z[rows, None])).exp_()
             factor = -of_logprobs[rows, None]
             if ctx.entropy_gradient:
                 gradient.mul_(factor - of_entropy[rows, None] * (logits - (log_z - entropy)[rows, None]))
@@ -150,8 +152,5 @@ class _Layer:
             return a @ b
 
     def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        if self.exact and uses_onednn(a, b.t()):
-            total += cpu_linear(a, b.t())
-            return
         with product_precision(a.device.type, self.exact):
             total.addmm_(a, b)

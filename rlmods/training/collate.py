@@ -49,24 +49,25 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     row is empty. `old_logprobs` are NaN: not computed yet. `sampler_version` is `meta["iteration"]` of a response, by
     default `policy_version`.
     """
+    starts = torch.tensor([len(r.prompt_tokens) for r in responses])
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
     shape = (len(responses), int(lengths.max()))
-    tokens, mask = torch.full(shape, pad_id), torch.zeros(shape, dtype=torch.bool)
-    rewards, behavior = torch.zeros(shape), torch.zeros(shape)
-    steps = None if scores.tokens is None else torch.zeros(shape, dtype=torch.bool)
-    for i, response in enumerate(responses):
-        start, end = len(response.prompt_tokens), int(lengths[i])
-        tokens[i, :end] = torch.tensor([*response.prompt_tokens, *response.tokens])
-        behavior[i, start:end] = torch.tensor(response.behavior_logprobs)
-        value = scores.values[i]
-        if value is None or not response.tokens:
-            continue
-        mask[i, start:end] = True
-        if scores.tokens is None or steps is None:
-            rewards[i, end - 1] = value
-        else:
-            rewards[i, start:end] = torch.tensor([x or 0.0 for x in scores.tokens[i]])
-            steps[i, start:end] = torch.tensor([x is not None for x in scores.tokens[i]])
+    column = torch.arange(shape[1])
+    sampled = (column >= starts[:, None]) & (column < lengths[:, None])
+    scored = torch.tensor([value is not None for value in scores.values])
+    mask = sampled & scored[:, None]
+    behavior = torch.zeros(shape).masked_scatter_(sampled, torch.tensor([x for r in responses for x in r.behavior_logprobs]))
+    rewards, steps = torch.zeros(shape), None
+    if scores.tokens is None:
+        rewards[mask & (column == lengths[:, None] - 1)] = torch.tensor(
+            [value for r, value in zip(responses, scores.values, strict=True) if r.tokens and value is not None]
+        )
+    else:
+        by_token = [x for value, row in zip(scores.values, scores.tokens, strict=True) if value is not None for x in row]
+        rewards.masked_scatter_(mask, torch.tensor([x or 0.0 for x in by_token]))
+        steps = torch.zeros_like(mask).masked_scatter_(mask, torch.tensor([x is not None for x in by_token], dtype=torch.bool))
+    rows = ([*r.prompt_tokens, *r.tokens] for r in responses)
+    tokens = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in rows])
     return Experience(
         tokens=tokens,
         mask=mask,

@@ -103,6 +103,8 @@ class Meter:
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.device = device
         self.metrics: dict[str, Metric] = {}
+        self._unused: dict[tuple[str, type[Metric]], Metric] = {}
+        """Metrics of earlier iterations, which take longer to make than to reset."""
 
     def mean(self, name: str, x: Tensor | float, where: Tensor | None = None) -> None:
         """Add the elements of `x` (those where `where` is True) to the mean called `name`."""
@@ -141,13 +143,19 @@ class Meter:
 
     def reset(self, device: torch.device | None = None) -> None:
         """Remove all metrics; from now on they are on `device`, if given."""
+        self._unused |= {(name, type(metric)): metric for name, metric in self.metrics.items()}
         self.metrics = {}
-        self.device = self.device if device is None else device
+        if device is not None:
+            self.device, self._unused = device, {}
 
     def _get(self, name: str, kind: type[Metric]) -> Metric:
         if name not in self.metrics:
-            metric = kind(nan_strategy="disable") if kind is SumMetric else kind()
-            self.metrics[name] = metric.set_dtype(torch.float64).to(self.device)
+            if (metric := self._unused.pop((name, kind), None)) is not None:
+                metric.reset()
+            else:
+                metric = kind(nan_strategy="disable") if kind is SumMetric else kind()
+                metric = metric.set_dtype(torch.float64).to(self.device)
+            self.metrics[name] = metric
         return self.metrics[name]
 
 
