@@ -20,9 +20,13 @@ def generate(rollout: Rollout, prompts: Sequence[Prompt], *, samples: int, itera
     compared with the responses to another prompt.
 
     Raises:
-        UserError: a prompt has another number of responses.
+        UserError: a prompt has another number of responses, or a response another number of log-probabilities than of tokens.
     """
     responses = rollout.generate(prompts, samples=samples, iteration=iteration)
+    for r in responses:
+        if len(r.behavior_logprobs) != len(r.tokens):
+            problem = f"{len(r.tokens)} tokens and {len(r.behavior_logprobs)} behavior_logprobs in a response to prompt {r.prompt.id!r}"
+            raise UserError(f"rollout {type(rollout).__name__}: generate returned {problem}: return one for each, or type rollout=local")
     wanted = [prompt.id for prompt in prompts for _ in range(samples)]
     found = [response.prompt.id for response in responses]
     if found == wanted:

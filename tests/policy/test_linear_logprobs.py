@@ -57,6 +57,17 @@ class TestEqualsAutograd:
         for actual, expected in zip(*results, strict=True):
             torch.testing.assert_close(actual, expected, rtol=1e-10, atol=1e-12)
 
+    @pytest.mark.parametrize("transform", TRANSFORMS)
+    def test_in_the_gradient_of_logprobs_alone(self, transform: LogitTransform, chunk: int) -> None:
+        hidden, weight, bias, targets = inputs()
+        weights = torch.linspace(-1, 2, N, dtype=torch.float64)
+        found, expected = (
+            torch.autograd.grad((weights * function(hidden, weight, bias, targets, transform)[0]).sum(), (hidden, weight, bias))
+            for function in (linear_logprobs, slow)
+        )
+        for actual, wanted in zip(found, expected, strict=True):
+            torch.testing.assert_close(actual, wanted, rtol=1e-10, atol=1e-12)
+
     def test_the_entropy_has_no_gradient_unless_asked_for(self, chunk: int) -> None:
         hidden, weight, bias, targets = inputs()
         logprobs, entropy = linear_logprobs(hidden, weight, bias, targets, LogitTransform())
@@ -116,6 +127,14 @@ class TestPrecision:
         tensors = inputs()
         [expected] = torch.autograd.grad(slow(*tensors, LogitTransform())[0].sum(), tensors[1])
         torch.testing.assert_close(weight.grad.double(), expected, rtol=0, atol=0.2)
+
+    def test_entropies_have_32_bits_under_autocast(self) -> None:
+        """Of logits that are sums in float32 of products of 16-bit numbers, which every processor computes alike."""
+        hidden, weight, _, targets = (x.detach().bfloat16().float() if x.is_floating_point() else x for x in inputs())
+        expected = slow(hidden.double(), weight.double(), None, targets, LogitTransform())[1]
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_logprobs(hidden, weight, None, targets, LogitTransform()).entropy
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-5)
 
     def test_weights_of_16_bits_get_gradients_of_16_bits(self) -> None:
         hidden, weight, bias, targets = (x.detach().bfloat16().requires_grad_() if x.is_floating_point() else x for x in inputs())

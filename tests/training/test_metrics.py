@@ -50,6 +50,32 @@ class TestMean:
         assert meter.compute()["x"] == pytest.approx((2e8 + 1) / 3, rel=1e-12)
 
 
+class TestReset:
+    def test_an_iteration_has_its_own_metrics(self) -> None:
+        meter = Meter()
+        found = []
+        for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0}):
+            for name, value in values.items():
+                meter.mean(f"mean {name}", value)
+                meter.sum(f"sum {name}", int(value))
+                meter.maximum(f"maximum {name}", torch.tensor([value]), torch.tensor([True]))
+            found.append(meter.compute())
+            meter.reset()
+        assert found == [
+            {f"{kind} {name}": value for name, value in values.items() for kind in ("mean", "sum", "maximum")}
+            for values in ({"a": 1.0, "b": 5.0}, {"a": 3.0}, {"b": 7.0})
+        ]
+        assert meter.compute() == {}
+
+    def test_metrics_of_another_name_and_kind_are_not_shared(self) -> None:
+        meter = Meter()
+        meter.mean("x", 2.0)
+        meter.reset()
+        meter.sum("x", 3)
+        meter.mean("y", 4.0)
+        assert meter.compute() == {"x": 3.0, "y": 4.0}
+
+
 class TestMaximum:
     def test_is_the_largest_where_it_counts(self) -> None:
         meter = Meter()
