@@ -15,3 +15,6 @@ CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregatio
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
 
 import rlmods.config.schema  # noqa: E402, F401  (registers the settings, so that each test file can compose on its own)
+from tests.support import composition  # noqa: E402
+
+composition.speed_up()
