@@ -14,4 +14,10 @@ from jaxtyping import install_import_hook
 CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
 
-import rlmods.config.schema  # noqa: E402, F401  (registers the settings, so that each test file can compose on its own)
+
+def pytest_collectstart() -> None:
+    """Prepare compositions where tests are collected: the process that only deals tests out to others need not wait for the imports."""
+    import rlmods.config.schema  # noqa: F401  (registers the settings, so that each test file can compose on its own)
+    from tests.support import composition
+
+    composition.speed_up()

@@ -121,8 +121,8 @@ STRATEGIES = {
     "FSDP, 32 ranks": "fsdp trainer.devices=32",
     "FSDP, 32 ranks, 4 replicas": "fsdp trainer.devices=32 trainer.strategy.replicas=4",
 }
-LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2", "batch.prompts=32")
-"""A policy whose heads and adapters are small relative to its trunk, as in a large model."""
+LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2", "batch.prompts=32", "data.level=1")
+"""A policy whose heads and adapters are small relative to its trunk, as in a large model, on the smallest data set."""
 
 
 def table() -> str:

@@ -70,10 +70,8 @@ def _leaves(node: Any, name: str) -> Iterable[tuple[str, Any]]:
 def _defaults(group: str, option: str) -> dict[str, Any] | None:
     """Return the settings that an option's file declares, with those of the options that it includes; None if there is no such file in
     `conf/` and the plugins (an option of another directory, `--config-dir`)."""
-    if not (files := _chain(group, option)):
-        return None
-    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
-    return {str(key): value for key, value in OmegaConf.to_container(merged).items() if key != "defaults"}  # type: ignore[union-attr]
+    files = _chain(group, option)
+    return _merged(*files) if files else None
 
 
 def _chain(group: str, option: str) -> list[Path]:
@@ -84,6 +82,13 @@ def _chain(group: str, option: str) -> list[Path]:
         return []
     entries = [entry.split("@")[0].removeprefix(f"/{group}/") for entry in _read(file).get("defaults", []) if isinstance(entry, str)]
     return [*(path for entry in entries if "/" not in entry and entry != "_self_" for path in _chain(group, entry)), file]
+
+
+@lru_cache(maxsize=1024)
+def _merged(*files: Path) -> dict[str, Any]:
+    """Return the settings of the files, of which later ones override earlier ones."""
+    merged = OmegaConf.merge(*(OmegaConf.create(_read(file)) for file in files))
+    return {str(key): value for key, value in OmegaConf.to_container(merged).items() if key != "defaults"}  # type: ignore[union-attr]
 
 
 @lru_cache(maxsize=1024)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ import torch
 from rlmods.algo import SFT, Batch
 from rlmods.rollout import Local
 from rlmods.schedule import Schedule
-from tests.support.tiny_setup import SPLITS, attached, fit, learner
+from rlmods.training.train_step import Microbatches
+from tests.support.tiny_setup import SPLITS, attached, collected, fit, learner
 
 
 class TestMinibatches:
@@ -37,6 +39,20 @@ class TestMinibatches:
         first = self.orders(iteration=3)
         torch.manual_seed(2)
         assert self.orders(iteration=3) == first
+
+
+def test_the_rows_of_a_group_follow_each_other_where_its_prompt_is_computed_once() -> None:
+    made = learner(batch=Batch(prompts=4, samples=4, token_budget=48))
+    batch = collected(made)
+
+    def num_runs(microbatches: Microbatches) -> int:
+        """Return how many runs of rows of one group there are."""
+        order = [group for rows, _ in microbatches(batch) for group in rows.group.tolist()]
+        assert len(order) == 16
+        return len(list(groupby(order)))
+
+    assert made.policy.packs
+    assert num_runs(made.microbatches) == 4 < num_runs(Microbatches(made.ranks, made.timer, 48))
 
 
 def test_the_schedule_follows_the_iterations() -> None:

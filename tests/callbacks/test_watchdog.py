@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -17,6 +17,7 @@ from rlmods import activity
 from rlmods.callbacks import Watchdog
 from rlmods.callbacks.heartbeat import Heartbeat, HeartbeatStore, is_alive
 from rlmods.judge.chat import Endpoint
+from tests.support.processes import Process
 
 
 class Store(dict[str, str]):
@@ -137,40 +138,15 @@ def test_timers_restart_after_a_suspension_of_this_process(monkeypatch: pytest.M
     assert first.find_hanging(60) is None
 
 
-SINGLE = """
-import re, select, sys, time
-from types import SimpleNamespace
-from rlmods.callbacks import Watchdog
-timer = SimpleNamespace(progress=1, phase="reward")
-learner = SimpleNamespace(timer=timer, iteration=2, networks={}, notify=lambda *a: print(*a, flush=True))
-trainer = SimpleNamespace(world_size=1, global_rank=0, strategy=SimpleNamespace(barrier=lambda: None))
-watchdog = Watchdog(timeout_s=2.0, lost_s=1.0)
-watchdog.on_train_start(trainer, learner)
-print("started", flush=True)
-if sys.argv[1] == "sleep":
-    time.sleep(40)
-elif sys.argv[1] == "regex":
-    re.match("(a|aa)+b", "a" * 100)  # holds the interpreter lock
-elif sys.argv[1] == "workers":
-    from rlmods.reward.pool import Pool
-    outcomes = Pool("time:sleep", workers=1).map([(0.5,)] * 10, timeout_s=20, batch_timeout_s=60)
-    assert all(outcome.status == "ok" for outcome in outcomes)
-elif sys.argv[1] == "debugger":
-    breakpoint()
-elif sys.argv[1] == "work":
-    while not select.select([0], [], [], 0.02)[0]:  # a line on stdin ends it
-        timer.progress += 1
-watchdog.on_train_end(trainer, learner)
-print("finished")
-"""
-
-
-def start(what: str) -> subprocess.Popen[str]:
-    """Start a single rank in a process group of its own, and wait until it is watched."""
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    process = subprocess.Popen([sys.executable, "-c", SINGLE, what], text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
-    assert process.stdout.readline() == "started\n"
-    return process  # type: ignore[no-any-return]
+@contextmanager
+def start(what: str) -> Iterator[Process]:
+    """Start a single rank in a process group of its own, wait until it is watched, and end it at last."""
+    process = Process(["-m", "tests.callbacks.single_rank", what], stdin=True)
+    try:
+        process.wait_for("started\n")
+        yield process
+    finally:
+        process.kill()
 
 
 @pytest.mark.parametrize(
@@ -190,7 +166,7 @@ def test_a_single_rank_that_hangs_is_ended(what: str, code: int, message: str) -
     assert ("finished" in out) is (code == 0)
     if code:
         assert "error: no progress for" in errors
-        assert 'File "<string>", line ' in errors
+        assert 'single_rank.py", line ' in errors
     if what == "sleep":
         assert "on_lost_rank no progress" in out
 

@@ -84,6 +84,7 @@ class TestPersistent:
         sources = [f"+data@data.sources.{name}=arithmetic" for name in "ab"]
         rewards = [f"+reward@reward.rewards.{name}=neural" for name in "ab"]
         models = [f"reward.rewards.{name}.terms.neural.reward.model={tmp_path}" for name in "ab"]
+        sources += [f"data.sources.{name}.level=1" for name in "ab"]
         memory = predict(["algo=dapo", *RANDOM[:-1], "data=mixture", *sources, "reward=by_source", *rewards, *models]).footprint
         assert memory.device["update"]["reward models"] == pytest.approx(2 * 4 * WEIGHTS, rel=0.01)
         judge = ("reward=preference", "+judge@reward.judge=neural", f"reward.judge.model={tmp_path}")
@@ -224,7 +225,8 @@ class TestCommand:
         overrides = ["algo=dapo", *RANDOM, "batch.prompts=128"]
         first, second = (predict([*overrides, *more]) for more in ((), advise(predict(overrides))[:1]))
         assert second.footprint.peak < first.footprint.peak
-        large = ["algo=sft", "policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2", "batch.prompts=8"]
+        large = ["algo=sft", "policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "policy.num_layers=2"]
+        large += ["batch.prompts=8", "data.num_train=100"]
         assert advise(predict(large))[0] == "trainer=fsdp"
         assert "trainer=fsdp" not in advise(predict([*large, "trainer=fsdp"]))
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -21,6 +20,7 @@ from rlmods.cli.redteam import as_dict, main, redteam, show
 from rlmods.data import Arithmetic
 from rlmods.reward import Accuracy, BySource, Code, Format, WeightedSum
 from rlmods.types import Prompt, Response, Scores, UserError
+from tests.support.processes import Process
 
 PROMPTS = Arithmetic(level=2, num_train=12, num_val=0)().train
 FEW = Settings(num_prompts=6, call_timeout_s=1.5)
@@ -434,11 +434,14 @@ class TestSupervised:
             ("pass", 0, ""),
         ],
     )
-    def test_the_end_is_reported(self, action: str, status: int, message: str) -> None:
+    def test_the_end_is_reported(self, action: str, status: int, message: str, tmp_path: Path) -> None:
         code = f"def action(record):\n record('before')\n record('family \\x1b')\n print('graded')\n sys.stdout.flush()\n {action}\n"
         code = f"import os, sys\nfrom rlmods.cli.supervised import supervised\n{code}supervised(action, 'ADVICE')"
-        run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
-        assert (run.returncode, run.stdout, run.stderr) == (status, "graded\n", message)
+        script = tmp_path / "command.py"
+        script.write_text(code)
+        process = Process([str(script)])
+        output = process.communicate(timeout=60)
+        assert (process.returncode, *output) == (status, "graded\n", message)
 
 
 def test_terms_that_do_not_depend_on_the_answer_pay_nothing() -> None:

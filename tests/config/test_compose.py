@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from hydra import initialize_config_dir
 from hydra.utils import get_class
 from omegaconf import OmegaConf, open_dict
 
+from rlmods.algo import Learner
 from rlmods.callbacks.table import show_plan
 from rlmods.config import compose, plugins
 from rlmods.config.plan import Plan, check_context
@@ -58,13 +60,19 @@ def refused(*typed: str) -> str:
     return str(error.value)
 
 
+@cache
+def algorithm(algo: str) -> type[Learner]:
+    """Return the class of an algorithm's option."""
+    return get_class(OmegaConf.load(CONF / f"algo/{algo}.yaml").algo._target_)
+
+
 def cases() -> Iterator[tuple[str, str]]:
     """Yield each option with each kind of algorithm that uses its group, and the first option of a group with the others, which refuse it.
     An experiment chooses its algorithm."""
     refused: set[tuple[str, str]] = set()
     for option, algo in product(OPTIONS, KINDS):
         group = option.split("=")[0]
-        if group in compose.PARTS and group not in get_class(OmegaConf.load(CONF / f"algo/{algo}.yaml").algo._target_).groups:
+        if group in compose.PARTS and group not in algorithm(algo).groups:
             if (group, algo) in refused:
                 continue
             refused.add((group, algo))
@@ -111,7 +119,7 @@ class TestEveryOption:
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
         learner = plan(*alone(algo, tmp_path), "policy.pretrained=false", "policy.hidden_size=32", "optimizer.lr=0.5", "seed=4").learner()
-        assert type(learner) is get_class(plan(*alone(algo, tmp_path)).config.algo._target_)
+        assert type(learner) is algorithm(algo)
         assert learner.seed == 4
         assert learner.rollout is None or learner.rollout.seed == 4
         assert learner.optimizer([torch.nn.Parameter(torch.zeros(1))]).defaults["lr"] == 0.5

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,10 @@ SMALL = (
     "batch.samples=4",
     "policy.pretrained=false",
     "policy.hidden_size=32",
+    "sampling=fixed",
+    "+reward@reward.terms.length.reward=length",  # random text is never correct
+    "data.num_train=64",
+    "data.num_val=8",
     "trainer.max_iterations=5",
 )
 
@@ -22,6 +27,8 @@ SMALL = (
 @pytest.mark.slow
 def test_killed_and_resumed_run_is_bitwise_identical(tmp_path: Path) -> None:
     assert len(survive(tmp_path, SMALL, 2)) == 3
+    rows = [json.loads(line) for line in (tmp_path / "straight" / "metrics.jsonl").read_text().splitlines()]
+    assert sum("train/grad_norm" in row for row in rows) == 5  # an optimizer step in every iteration
 
 
 def test_differing_compares_bits() -> None:

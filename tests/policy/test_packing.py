@@ -245,3 +245,22 @@ def test_attention_without_a_packing_is_that_of_transformers(queries: int, dtype
     q, k, v = (torch.randn(2, heads, tokens, 8).to(dtype) for heads, tokens in ((4, queries), (2, 5), (2, 5)))
     actual, expected = (f(module, q, k, v, None, scaling=0.3)[0] for f in (packing.packed_attention, packing.sdpa_attention_forward))
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if dtype == torch.float32 else 2e-2)
+
+
+def test_rows_are_attended_in_32_bits_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backward in 16 bits is slow there."""
+    seen, attend = [], packing.sdpa_attention_forward
+
+    def watched(module: Any, query: Tensor, *rest: Any, **options: Any) -> Any:
+        seen.append(query.dtype)
+        return attend(module, query, *rest, **options)
+
+    monkeypatch.setattr(packing, "sdpa_attention_forward", watched)
+    rows = Packing.of(*RAGGED)
+    module = llama().model.layers[0].self_attn
+    for dtype, expected in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
+        seen.clear()
+        q, k, v = (torch.randn(1, heads, len(rows), 8, dtype=dtype) for heads in (4, 2, 2))
+        output, _ = packing.packed_attention(module, q, k, v, None, rows, scaling=0.3)
+        assert output.dtype == dtype
+        assert seen == [expected] * len(rows.chunks)

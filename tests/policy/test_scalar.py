@@ -14,6 +14,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification, AutoTokenizer, CohereConfig, CohereForCausalLM
 
 from rlmods.policy import Policy, ScalarModel
+from rlmods.policy.cpu_linear import CPULinear
 from rlmods.policy.scalar import POOLINGS, find, pool
 from rlmods.policy.tiny import character_tokenizer
 from rlmods.types import Prompt, UserError
@@ -120,6 +121,12 @@ class TestForward:
         plain = gradient(False)
         assert plain.norm() > 1e-2
         torch.testing.assert_close(gradient(True), plain, rtol=1e-4, atol=1e-5)
+
+
+def test_linear_layers_but_the_head_are_computed_by_onednn() -> None:
+    model = scalar().model
+    assert type(model.model.layers[0].mlp.up_proj) is CPULinear
+    assert type(model.score) is torch.nn.Linear
 
 
 class TestPool:

@@ -9,6 +9,9 @@ import pytest
 import torch
 
 from rlmods.policy.base import Policy
+from rlmods.policy.cpu_linear import packed_weight
+from rlmods.rollout import Local
+from tests.policy.test_cpu_linear import needs_onednn
 from tests.rollout.models import (
     EOS_A,
     EOS_B,
@@ -24,6 +27,7 @@ from tests.rollout.models import (
     sample,
     with_generation_config,
 )
+from tests.support import tiny_setup
 
 
 @pytest.mark.parametrize("temperature", [0.6, 1.0, 1.5])
@@ -51,6 +55,19 @@ def test_logprobs_equal_those_of_the_trainer():
         mask[i, len(r.prompt_tokens) : len(r.prompt_tokens) + len(r.tokens)] = True
     logprobs = policy(tokens, mask, temperature=0.6).logprobs
     torch.testing.assert_close(logprobs[mask], torch.tensor([x for r in rows for x in r.behavior_logprobs]), rtol=0, atol=1e-4)
+
+
+@needs_onednn
+def test_weights_are_packed_while_it_samples():
+    """Else every forward of a few rows would change their layout."""
+    policy, seen = tiny_setup.policy(), []
+    layer = policy.model.model.layers[0].mlp.up_proj
+    layer.register_forward_hook(lambda *_: seen.append(packed_weight(layer)))
+    rollout = Local(max_tokens=4)
+    rollout.sync(policy, iteration=0)
+    rollout.generate(tiny_setup.SPLITS.train[:2], samples=2, iteration=0)
+    assert len(seen) > 1
+    assert all(weight is seen[0] is not None for weight in seen)
 
 
 def test_the_generation_config_is_not_used():

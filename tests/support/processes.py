@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,16 @@ class Process:
         command: `["train.py", ...]`, a script of the repository, or `["-m", MODULE, ...]`.
         env: its environment variables; None: those of this process.
         merge: write standard error to standard output.
+        stdin: let `communicate` write to standard input; else it is empty.
     """
 
-    def __init__(self, command: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, merge: bool = False) -> None:
+    def __init__(
+        self, command: Sequence[str], *, cwd: Path = ROOT, env: Mapping[str, str] | None = None, merge: bool = False, stdin: bool = False
+    ) -> None:
         self.folder = tempfile.mkdtemp()
-        self.files = [Path(self.folder, name) for name in ("stdout", "stdout" if merge else "stderr")]
+        self.files = [Path(self.folder, name) for name in ("stdin", "stdout", "stdout" if merge else "stderr")]
+        if stdin:
+            os.mkfifo(self.files[0])
         arguments = (list(command), str(cwd), dict(os.environ if env is None else env), self.files)
         self.process = CONTEXT.Process(target=_run, args=arguments)
         self.process.start()
@@ -60,10 +66,24 @@ class Process:
             raise subprocess.TimeoutExpired(str(self.pid), timeout or 0.0)
         return self.returncode
 
-    def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Wait, and return standard output and standard error."""
+    def wait_for(self, text: str, timeout: float = 60.0) -> None:
+        """Wait until the text is on standard output.
+
+        Raises:
+            subprocess.TimeoutExpired: it is not after `timeout` seconds, or the command has ended without it.
+        """
+        end = time.monotonic() + timeout
+        while not (self.files[1].exists() and text in self.files[1].read_text()):
+            if time.monotonic() > end or self.returncode is not None:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.02)
+
+    def communicate(self, input: str = "", timeout: float | None = None) -> tuple[str, str]:
+        """Write to standard input, wait, and return standard output and standard error."""
+        if input:
+            self.files[0].write_text(input)
         self.wait(timeout)
-        out, err = (file.read_text() if file.exists() else "" for file in self.files)
+        out, err = (file.read_text() if file.exists() else "" for file in self.files[1:])
         shutil.rmtree(self.folder, ignore_errors=True)
         return out, err
 
@@ -81,7 +101,10 @@ class Process:
 def _run(command: list[str], cwd: str, env: dict[str, str], files: list[Path]) -> None:
     """Become the command."""
     os.setsid()
-    for number, file in zip((1, 2), files, strict=True):
+    if files[0].exists():
+        os.dup2(os.open(files[0], os.O_RDWR), 0)
+        sys.stdin = os.fdopen(0)
+    for number, file in zip((1, 2), files[1:], strict=True):
         os.dup2(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1, errors="backslashreplace")
     os.environ.clear()

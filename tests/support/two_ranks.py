@@ -20,8 +20,9 @@ from rlmods.distributed import trainer as trainers
 from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
-from tests.config.test_compose import ALGORITHMS, alone, plan
+from tests.config.test_compose import ALGORITHMS, algorithm, alone, plan
 from tests.policy.mixtures import mixture
+from tests.support import composition
 from tests.support.tiny_setup import Log
 
 ONLINE = ("batch.prompts=6", "batch.samples=3", "rollout.max_tokens=8", "batch.epochs=2", "batch.minibatches=1", "sampling=fixed")
@@ -72,11 +73,11 @@ def typed(case: str, folder: Path) -> list[str]:
     """The overrides of a case: an algorithm's own recipe, or one of `OTHERS`."""
     if case in OTHERS:
         return [*SMALL, *OTHERS[case], *(experts(folder / "mixture") if case.startswith("experts") else ())]
-    made = plan(*alone(case, folder))
-    size = ONLINE if made.algorithm.samples_responses else ROWS
+    kind = algorithm(case)
+    size = ONLINE if kind.samples_responses else ROWS
     own = ["algo.reference_every=1", "algo.refresh_prompts=6"] if case == "iterative_grpo" else []
     size = GKD if case == "gkd" else size
-    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in made.algorithm.groups]
+    sizes = [s for s in size if s != "sampling=fixed" or "sampling" in kind.groups]
     return [*alone(case, folder), *sizes, *SMALL, *own]
 
 
@@ -158,6 +159,7 @@ def trained(case: str, folder: Path, **options: Any) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    composition.speed_up()
     out, name, *given = sys.argv[1:]
     strategy, cases = STRATEGIES[name]
     results: dict[str, Any] = {}
