@@ -9,7 +9,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
+from hypothesis import settings
 from jaxtyping import install_import_hook
+
+settings.register_profile("without deadlines", deadline=None)  # of a machine that does something else at the time
+settings.load_profile("without deadlines")
 
 CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
