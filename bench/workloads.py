@@ -43,6 +43,8 @@ class Workload:
     """Iterations before them."""
     bfloat16: bool = False
     """Automatic mixed precision with float32 weights, instead of float32."""
+    token_budget: int = 8192
+    """`batch.token_budget`: prompt and response tokens of a microbatch."""
 
     @property
     def rows(self) -> int:
@@ -54,8 +56,8 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("tiny", "embedded model, 32 x 8 rollouts of <= 16 tokens, float32", "tiny", 32, 8, 16, 30, 5),
-        Workload("smollm2", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32", "smollm2", 4, 8, 64, 4, 1),
-        Workload("smollm2-bf16", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast", "smollm2", 4, 8, 64, 4, 1, True),
+        Workload("smollm2", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32", "smollm2", 4, 8, 64, 2, 1, token_budget=2048),
+        Workload("smollm2-bf16", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast", "smollm2", 4, 8, 64, 2, 1, True, token_budget=2048),
         Workload("mini", "embedded model, 2 x 2 rollouts of <= 4 tokens, float32, to try the command", "tiny", 2, 2, 4, 2, 1),
     )
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -20,13 +20,9 @@ def generate(rollout: Rollout, prompts: Sequence[Prompt], *, samples: int, itera
     compared with the responses to another prompt.
 
     Raises:
-        UserError: a prompt has another number of responses, or a response another number of log-probabilities than of tokens.
+        UserError: a prompt has another number of responses.
     """
     responses = rollout.generate(prompts, samples=samples, iteration=iteration)
-    for r in responses:
-        if len(r.behavior_logprobs) != len(r.tokens):
-            problem = f"{len(r.tokens)} tokens and {len(r.behavior_logprobs)} behavior_logprobs in a response to prompt {r.prompt.id!r}"
-            raise UserError(f"rollout {type(rollout).__name__}: generate returned {problem}: return one for each, or type rollout=local")
     wanted = [prompt.id for prompt in prompts for _ in range(samples)]
     found = [response.prompt.id for response in responses]
     if found == wanted:
@@ -52,7 +48,14 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
     row is empty. `old_logprobs` are NaN: not computed yet. `sampler_version` is `meta["iteration"]` of a response, by
     default `policy_version`.
+
+    Raises:
+        UserError: a response has another number of log-probabilities than of tokens.
     """
+    for r in responses:
+        if len(r.behavior_logprobs) != len(r.tokens):
+            numbers = f"{len(r.tokens)} tokens and {len(r.behavior_logprobs)} behavior_logprobs"
+            raise UserError(f"rollout: a response to prompt {r.prompt.id!r} has {numbers}: return one for each, or type rollout=local")
     starts = torch.tensor([len(r.prompt_tokens) for r in responses])
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
     shape = (len(responses), int(lengths.max()))
@@ -60,15 +63,15 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     sampled = (column >= starts[:, None]) & (column < lengths[:, None])
     scored = torch.tensor([value is not None for value in scores.values])
     mask = sampled & scored[:, None]
-    behavior = torch.zeros(shape).masked_scatter_(sampled, torch.tensor([x for r in responses for x in r.behavior_logprobs]))
+    behavior = torch.zeros(shape).masked_scatter_(sampled, _floats(x for r in responses for x in r.behavior_logprobs))
     rewards, steps = torch.zeros(shape), None
     if scores.tokens is None:
-        rewards[mask & (column == lengths[:, None] - 1)] = torch.tensor(
-            [value for r, value in zip(responses, scores.values, strict=True) if r.tokens and value is not None]
+        rewards[mask & (column == lengths[:, None] - 1)] = _floats(
+            value for r, value in zip(responses, scores.values, strict=True) if r.tokens and value is not None
         )
     else:
         by_token = [x for value, row in zip(scores.values, scores.tokens, strict=True) if value is not None for x in row]
-        rewards.masked_scatter_(mask, torch.tensor([x or 0.0 for x in by_token]))
+        rewards.masked_scatter_(mask, _floats(x or 0.0 for x in by_token))
         steps = torch.zeros_like(mask).masked_scatter_(mask, torch.tensor([x is not None for x in by_token], dtype=torch.bool))
     rows = ([*r.prompt_tokens, *r.tokens] for r in responses)
     tokens = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in rows])
@@ -85,6 +88,10 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         group=group,
         steps=steps,
     )
+
+
+def _floats(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float32)
 
 
 def reward_terms(scores: Scores) -> tuple[Tensor, Tensor]:

@@ -193,9 +193,8 @@ def test_garbage_on_the_reply_channel_is_an_error_of_its_call() -> None:
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_worker_that_ends_while_idle_is_replaced(sign: signal.Signals) -> None:
     pool = Pool(TARGET, workers=1)
-    pid = run(pool, "pid")[0].value
-    os.kill(pid, sign)
-    assert wait_until(lambda: not is_running(pid))
+    os.kill(run(pool, "pid")[0].value, sign)
+    assert wait_until(lambda: not pool._idle[0].is_usable())
     assert run(pool, "a", "b") == [Outcome("ok", "a"), Outcome("ok", "b")]
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from rlmods.training.collate import collate
-from rlmods.types import Experience, Prompt, Response, Scores
+from rlmods.types import Experience, Prompt, Response, Scores, UserError
 
 PROMPT = Prompt(id="p", text="?")
 RESPONSES = [
@@ -39,6 +41,13 @@ def test_rows_are_prompt_response_and_padding(rows: Experience) -> None:
 @pytest.mark.parametrize("rows", [OUTCOMES, STEPS], ids=["outcomes", "steps"])
 def test_loss_lies_on_the_sampled_tokens_of_scored_rows(rows: Experience) -> None:
     assert rows.mask.int().tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 0, 0, 1, 0], [0] * 5]
+
+
+def test_every_sampled_token_has_a_logprob() -> None:
+    """Also if the numbers of the batch agree."""
+    wrong = [replace(RESPONSES[0], behavior_logprobs=[-1.0] * 2), replace(RESPONSES[1], behavior_logprobs=[-1.0] * 5), *RESPONSES[2:]]
+    with pytest.raises(UserError, match="a response to prompt 'p' has 3 tokens and 2 behavior_logprobs"):
+        collate(wrong, Scores([1.0] * 4), GROUP, policy_version=3, pad_id=0)
 
 
 def test_an_outcome_sits_on_the_last_sampled_token() -> None:

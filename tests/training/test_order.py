@@ -53,7 +53,6 @@ def test_is_prompt_major(change: Any) -> None:
         (lambda rs: [rs[0]] * len(rs), "6 responses to prompt 'b' instead of 4"),
         (lambda rs: [*rs, replace(rs[0], prompt=Prompt(id="c", text="3"))], "1 responses to prompt 'c' instead of 0"),
         (lambda rs: [], "0 responses to prompt 'b' instead of 4"),
-        (lambda rs: [replace(rs[0], behavior_logprobs=[-1.0] * 9), *rs[1:]], "and 9 behavior_logprobs in a response to prompt 'b'"),
     ],
 )
 def test_another_number_of_responses_is_an_error_that_names_the_rollout(change: Any, says: str) -> None:
