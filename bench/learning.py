@@ -46,6 +46,8 @@ LAST = 20
 """Iterations at the end whose sampled accuracy is averaged."""
 LEVEL = 0.05
 """Probability of calling any row of a table different if both sides have the same expectations."""
+MARGIN = 0.05
+"""Difference of accuracies below which the sides agree."""
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,8 @@ def select(curves: Sequence[Curve], side: str, steps: int) -> list[Curve]:
 def section(curves: Sequence[Curve], steps: int) -> str:
     """Return the section of one number of steps: a row for each measure, and whether the sides differ beyond the noise of seeds."""
     sides = {side: select(curves, side, steps) for side in ("here", "TRL")}
-    names, rows, differing = list(sides["here"][0].measures), [], []
+    names, rows = list(sides["here"][0].measures), []
+    differing, unknown = list[str](), list[str]()
     for name in names:
         here, trl = ([curve.measures[name] for curve in found] for found in sides.values())
         test = Welch.of(here, trl)
@@ -193,13 +196,23 @@ def section(curves: Sequence[Curve], steps: int) -> str:
         rows.append([name, *cells, f"{test.difference:+.3f} ({low:+.3f} to {high:+.3f})", f"{test.p:.2f}"])
         if test.p < LEVEL / len(names):
             differing.append(name)
+        elif max(-low, high) > MARGIN:
+            unknown.append(name)
     seeds = ", ".join(str(curve.seed) for curve in sides["here"])
     title = f"## {steps} optimizer step{'s' if steps > 1 else ''} of an iteration"
     count = len(sides["here"][0].accuracy)
     setting = f"Learning rate {LEARNING_RATES[steps]:g}, {count} iterations, seeds {seeds}: mean ± standard deviation over seeds."
     head = ["measure", "here", "TRL", f"difference ({1 - LEVEL:.0%} interval)", "p"]
-    verdict = "The sides agree within the noise of seeds." if not differing else f"**The sides differ: {'; '.join(differing)}.**"
-    return "\n\n".join([title, setting, table(head, rows), verdict])
+    return "\n\n".join([title, setting, table(head, rows), verdict(differing, unknown)])
+
+
+def verdict(differing: Sequence[str], unknown: Sequence[str]) -> str:
+    """Return what the intervals say of the measures that differ beyond noise, and of those whose interval leaves `MARGIN`."""
+    if differing:
+        return f"**The sides differ: {'; '.join(differing)}.**"
+    if unknown:
+        return f"No difference beyond noise, but more seeds are needed for intervals within ±{MARGIN}: {'; '.join(unknown)}."
+    return f"The sides agree: every interval lies within ±{MARGIN}."
 
 
 def smooth(values: Sequence[float], window: int = WINDOW) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:

@@ -13,8 +13,9 @@ from torch.autograd.function import once_differentiable
 from rlmods.ops import is_exact, product_precision
 from rlmods.policy.cpu_linear import cpu_linear
 
-LOGITS_PER_CHUNK = 2**23
-"""Maximum number of logits in memory: 32 MiB of float32. Backward computes those of a chunk again."""
+LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**26}
+"""Maximum number of logits in memory, by device. Backward computes those of a chunk again. Chunks of 32 MiB of float32 stay near the cache
+of a processor and are not returned to the system after each use; a GPU needs larger products, and reads all weights for each chunk."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,11 @@ class LogitTransform:
         return gradient if factor == 1 else gradient.mul_(factor)
 
 
+def logits_per_chunk(device: str) -> int:
+    """Return the maximum number of logits in memory on a type of device."""
+    return LOGITS_PER_CHUNK.get(device, LOGITS_PER_CHUNK["cuda"])
+
+
 class TokenScores(NamedTuple):
     """Scores of n tokens, float32."""
 
@@ -71,7 +77,7 @@ def linear_logprobs(
 
     whose gradients are  d log pi(y) / d l_v = 1[v = y] - pi(v)  and  d H / d l_v = -pi(v) (log pi(v) + H).
 
-    Logits, float32 (float64 for weights of float64), exist for `LOGITS_PER_CHUNK / V` tokens at a time, also in backward, which computes
+    Logits, float32 (float64 for weights of float64), exist for `logits_per_chunk / V` tokens at a time, also in backward, which computes
     them again. The entropy carries a gradient only with `entropy_gradient`.
     """
     logprobs, entropy = _LinearLogprobs.apply(hidden, weight, bias, targets, transform, entropy_gradient)  # type: ignore[no-untyped-call]
@@ -93,7 +99,7 @@ class _LinearLogprobs(torch.autograd.Function):
                 total = probabilities.sum(-1)
                 log_total = total.log()
                 logprobs[rows] = logits.gather(-1, targets[rows, None]).squeeze(-1) - log_total
-                entropy[rows] = log_total - torch.einsum("nv,nv->n", probabilities, logits) / total
+                entropy[rows] = log_total - probabilities.mul_(logits).sum(-1) / total
                 log_z[rows] = log_total + highest.squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
         ctx.transform, ctx.exact, ctx.entropy_gradient = transform, layer.exact, entropy_gradient
@@ -138,7 +144,7 @@ class _Layer:
         self.exact, self.transform = exact, transform
         self.dtype = torch.promote_types(weight.dtype, torch.float32)
         self.hidden, self.weight, self.bias = hidden, weight.to(self.dtype), bias
-        size = max(1, LOGITS_PER_CHUNK // len(weight))
+        size = max(1, logits_per_chunk(hidden.device.type) // len(weight))
         self.chunks = [slice(start, start + size) for start in range(0, len(hidden), size)]
 
     def logits(self, rows: slice) -> Tensor:

@@ -21,6 +21,8 @@ from rlmods.types import Prompt, Response, UserError
 
 MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""
+MAX_LOGPROB = 1e-3
+"""Largest log-probability that is rounding."""
 E = TypeVar("E")
 Progress = Callable[[int, int], None]
 """Called with the number of further rows that ended, and the number of their tokens."""
@@ -189,6 +191,10 @@ def _checked(policy: Policy, prompt: EncodedPrompt, completion: Completion, vers
         raise UserError(f"rollout: the engine returned a response to prompt {prompt.prompt.id} with {problem}: see its log")
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)
+    size = policy.model.get_input_embeddings().weight.shape[0]
+    if not all(0 <= token < size for token in tokens) or max(logprobs) > MAX_LOGPROB:
+        problem = f"tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and log-probabilities up to {max(logprobs):.3g}"
+        raise UserError(f"rollout: the engine returned a response to prompt {prompt.prompt.id} with {problem}: start it with this policy")
     return response(policy, prompt, tokens, logprobs, stopped=completion.finish == "stop", sample=sample, iteration=iteration)
 
 

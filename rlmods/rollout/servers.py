@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 import queue
-import shutil
 import threading
 import time
 import warnings
@@ -14,7 +12,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from tempfile import gettempdir, mkdtemp
 from typing import Any
 
 from safetensors import SafetensorError
@@ -25,6 +22,7 @@ from rlmods.distributed.collectives import all_gather, is_first_rank
 from rlmods.judge.chat import Endpoint, NoReplyError
 from rlmods.policy.base import Policy
 from rlmods.rollout.external import Completion, Progress, Request, Versions, full_weights
+from rlmods.rollout.weight_folder import WeightFolder
 from rlmods.types import UserError
 
 MAX_BYTES = 256 << 20
@@ -76,10 +74,10 @@ class Servers:
             try:
                 if not problem:
                     with ThreadPoolExecutor(len(targets)) as threads:
-                        found = threads.map(partial(self._load, folder, version), targets)
+                        found = threads.map(partial(self._load, folder.path, version), targets)
                         problems = {url: text for url, text in zip(targets, found, strict=True) if text}
             finally:
-                shutil.rmtree(folder, ignore_errors=True)
+                folder.remove()
         problems, self.version = all_gather(problems)[0], version
         self._available = tuple(url for url in self.urls if url not in problems)
         if not self._available:
@@ -162,33 +160,29 @@ class Servers:
             except NoReplyError as error:
                 if not endpoint.wait(error, attempt, time.monotonic() + self.timeout_s, stop) or stop.is_set():
                     raise
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
                 advice = "start it with python -m rlmods.serve"
                 raise UserError(f"rollout: {endpoint.url}: its reply lacks tokens, log-probabilities or versions: {advice}") from error
         raise AssertionError("unreachable")
 
     # Weights
 
-    def _write(self, policy: Policy) -> tuple[Path | None, str]:
+    def _write(self, policy: Policy) -> tuple[WeightFolder | None, str]:
         """Write the weights to a new folder. Returns it, None on other ranks than the first, and the problem if it is incomplete. Every
         rank takes part, also after an error of the first one: it gathers sharded weights."""
         folder, problem = None, ""
         if is_first_rank():
-            memory = Path("/dev/shm")
-            parent = Path(self.folder) if self.folder else memory if os.access(memory, os.W_OK) else Path(gettempdir())
             try:
-                parent.mkdir(parents=True, exist_ok=True)
-                folder = Path(mkdtemp(prefix="rlmods-weights-", dir=parent))
-                folder.chmod(0o755)
+                folder = WeightFolder.create(self.folder, sum(x.nbytes for x in policy.parameters()))
             except OSError as error:
-                problem = f"{parent} cannot be written ({error.strerror}): type rollout.folder=FOLDER"
+                problem = f"{error.filename} cannot be written ({error.strerror}): type rollout.folder=FOLDER"
         for i, part in enumerate(_parts(policy)):
             if folder is not None and not problem:
                 try:
-                    save_file(part, folder / f"model-{i:05d}.safetensors")
+                    save_file(part, folder.path / f"model-{i:05d}.safetensors")
                 except (OSError, SafetensorError) as error:
                     reason = " ".join(str(error).split())[:160]
-                    problem = f"{folder} cannot be written ({reason}): type rollout.folder=FOLDER with room for the weights"
+                    problem = f"{folder.path} cannot be written ({reason}): type rollout.folder=FOLDER with room for the weights"
         return folder, problem
 
     def _load(self, folder: Path, version: str, url: str) -> str | None:

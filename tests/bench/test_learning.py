@@ -87,15 +87,22 @@ class TestReport:
         assert list(y) == [1.5, 2.5, 4.5]
         assert list(learning.smooth([1.0, 3.0], window=5)[1]) == [2.0]
 
-    @pytest.mark.parametrize(("shift", "agrees"), [(0.01, True), (0.5, False)])
-    def test_says_whether_the_sides_agree(self, shift: float, agrees: bool) -> None:
-        noise = (0.0, 0.02, -0.02)
-        here = [curve("here", seed, 0.4 + x, greedy=0.5 + x) for seed, x in enumerate(noise)]
-        trl = [curve("TRL", seed, 0.4 + x, greedy=0.5 + x - shift) for seed, x in enumerate(noise)]
+    @pytest.mark.parametrize(
+        ("shift", "noise", "says"),
+        [
+            (0.01, 0.01, "The sides agree: every interval lies within ±0.05."),
+            (0.01, 0.04, "more seeds are needed for intervals within ±0.05: "),
+            (-0.03, 0.015, "more seeds are needed for intervals within ±0.05: greedy"),
+            (0.5, 0.01, "**The sides differ: greedy"),
+        ],
+    )
+    def test_says_whether_the_sides_agree(self, shift: float, noise: float, says: str) -> None:
+        values = (0.0, noise, -noise)
+        here = [curve("here", seed, 0.4 + x, greedy=0.5 + x) for seed, x in enumerate(values)]
+        trl = [curve("TRL", seed, 0.4 + x, greedy=0.5 + x - shift) for seed, x in enumerate(values)]
         text = learning.section([*trl, *here], 1)
-        assert ("The sides agree" in text) == agrees
-        assert ("**The sides differ: greedy" in text) != agrees
-        assert f"| 0.500 ± 0.020 | {0.5 - shift:.3f} ± 0.020 | {shift:+.3f} (" in text
+        assert says in text
+        assert f"| 0.500 ± {noise:.3f} | {0.5 - shift:.3f} ± {noise:.3f} | {shift:+.3f} (" in text
 
 
 class TestCommand:

@@ -117,7 +117,7 @@ class TestForward:
         tokens, mask = rows()
         unchunked, unchunked_entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
         expected = gradient(lm, unchunked + unchunked_entropy)
-        monkeypatch.setattr(linear_logprobs, "LOGITS_PER_CHUNK", chunk * 102)
+        monkeypatch.setitem(linear_logprobs.LOGITS_PER_CHUNK, "cpu", chunk * 102)
         actual, entropy = lm(tokens, mask, temperature=0.7, entropy=True)[:2]
         torch.testing.assert_close(actual, unchunked, rtol=0, atol=1e-6)
         torch.testing.assert_close(entropy, unchunked_entropy, rtol=0, atol=1e-5)
@@ -341,7 +341,7 @@ class TestAutocast:
         assert self.without_gradient(policy()) == []
 
     def test_chunks_do_not_cache_casts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(linear_logprobs, "LOGITS_PER_CHUNK", 3 * 102)
+        monkeypatch.setitem(linear_logprobs.LOGITS_PER_CHUNK, "cpu", 3 * 102)
         assert not self.uses_old_weights(policy())
         assert self.without_gradient(policy()) == []
 

@@ -38,7 +38,7 @@ def slow(hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, t
 
 @pytest.fixture(params=[1, 4, 100])
 def chunk(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    monkeypatch.setattr(module, "LOGITS_PER_CHUNK", request.param * V)
+    monkeypatch.setitem(module.LOGITS_PER_CHUNK, "cpu", request.param * V)
     return int(request.param)
 
 

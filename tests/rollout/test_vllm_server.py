@@ -196,9 +196,16 @@ class TestReplies:
             ({"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}}, "with 7 tokens, 7 log-probabilities"),
             ({"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}}, "with 4 tokens, 2 log-probabilities"),
             ({"finish_reason": "abort"}, "finish reason abort: see its log"),
+            (
+                {"token_ids": [10**9], "logprobs": {"content": [{"logprob": -1.0}]}},
+                "tokens from 1000000000 to",
+            ),
+            ({"token_ids": [-1], "logprobs": {"content": [{"logprob": -1.0}]}}, "tokens from -1 to -1 of a vocabulary of"),
+            ({"token_ids": [30], "logprobs": {"content": [{"logprob": 3.0}]}}, "and log-probabilities up to 3: start it with this policy"),
+            ({"token_ids": [1e400]}, "its reply lacks tokens, log-probabilities or versions"),
             ({"logprobs": None}, "its reply lacks tokens, log-probabilities or versions: start it with python -m rlmods.serve"),
         ],
-        ids=["nan", "empty", "too long", "other length", "aborted", "no logprobs"],
+        ids=["nan", "empty", "too long", "other length", "aborted", "large id", "negative id", "positive", "infinite id", "no logprobs"],
     )
     def test_an_invalid_response_is_an_error(self, fields: dict[str, Any], message: str, policy: Policy) -> None:
         with servers(with_first(**fields)) as found, pytest.raises(UserError, match=message) as error:
