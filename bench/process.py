@@ -33,6 +33,15 @@ def resident_bytes(root: psutil.Process) -> int:
     return total
 
 
+def kill_tree(pid: int) -> None:
+    """End a process and all processes below it, if it still runs."""
+    with suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        for process in (*root.children(recursive=True), root):
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+
+
 def run_python(
     arguments: Sequence[str], log: Path, *, python: str = sys.executable, environment: Mapping[str, str] | None = None
 ) -> tuple[float, float]:
@@ -54,7 +63,7 @@ def run_python(
                 peak = max(peak, resident_bytes(root))
                 time.sleep(POLL_S)
         finally:
-            process.kill()
+            kill_tree(process.pid)
             process.wait()
     if process.returncode:
         last = "\n".join(log.read_text().splitlines()[-15:])
