@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
@@ -18,7 +21,15 @@ from rlmods.run.integrity import find_damage
 from rlmods.types import UserError
 
 CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
-"""Settings that may change on resuming: they decide how long a run takes and what it reports, not what it computes."""
+"""Groups of settings that may change on resuming: they decide how long a run takes and what it reports, not what it computes."""
+CHANGEABLE_KEYS = (
+    "batch.token_budget", "batch.preflight", "reward.*token_budget", "policy.gradient_checkpointing",
+    *(f"rollout.{name}" for name in (
+        "urls", "folder", "timeout_s", "retries", "backoff_s", "concurrency", "batch_size", "cache_gib", "ahead", "key_variable",
+    )),
+)  # fmt: skip
+"""Patterns of single settings of other groups that may change on resuming: memory, speed and addresses. They change results by rounding,
+and `rollout.ahead` the age of the policy that samples."""
 CHECKPOINT_NAME = "iteration_{:06d}.ckpt"
 
 
@@ -93,7 +104,8 @@ def read_iteration(path: Path) -> int:
 
 
 def check_same_run(saved: Path, config: Any) -> None:
-    """Check that `config` equals the `saved` one, apart from `CHANGEABLE` settings.
+    """Check that `config` equals the `saved` one, apart from `CHANGEABLE` groups and `CHANGEABLE_KEYS`. A setting that the saved one lacks,
+    because it was written before there was such a setting, counts as its default.
 
     Raises:
         UserError: another setting differs.
@@ -101,6 +113,8 @@ def check_same_run(saved: Path, config: Any) -> None:
     if not saved.is_file():
         return
     old, new = (dict(_leaves(_saved_settings(text))) for text in (saved.read_text(), as_yaml(config)))
+    defaults = dict(_defaults(_saved_settings(as_yaml(config))))
+    old |= {key: defaults[key] for key in (new.keys() & defaults.keys()) - old.keys()}
     changes = [f"{key}={_show(old, key)} (now {_show(new, key)})" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changes:
         more = f" and {len(changes) - 6} more" if len(changes) > 6 else ""
@@ -166,7 +180,20 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
     # Trainer settings that affect the result: precision, and the number of iterations if the learning rate decays over it.
     decays = (config.get("schedule") or {}).get("decay", "constant") != "constant"
     kept["trainer"] = {key: trainer.get(key) for key in ("precision", *(("max_iterations",) if decays else ()))}
-    return walk(kept, "")
+    return ((key, value) for key, value in walk(kept, "") if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE_KEYS))
+
+
+def _defaults(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys and default values of the arguments of each `_target_`, and of the settings of an algorithm."""
+    for key, value in node.items():
+        if isinstance(value, Mapping):
+            yield from _defaults(value, f"{prefix}{key}.")
+    if isinstance(name := node.get("_target_"), str):
+        target = get_object(name)
+        for parameter in signature(getattr(target, "settings_type", target)).parameters.values():
+            if parameter.default is not Parameter.empty:
+                is_tuple = isinstance(parameter.default, tuple)
+                yield f"{prefix}{parameter.name}", list(parameter.default) if is_tuple else parameter.default
 
 
 def _show(leaves: Mapping[str, Any], key: str) -> str:

@@ -26,7 +26,8 @@ def reshard_rows(states: Sequence[Columns], rank: int, world_size: int) -> Exper
 
     With an unchanged number of ranks each gets its own rows. Otherwise whole groups are distributed round-robin in the order in which they
     were sampled, with ids below those of all later groups."""
-    held = [None if not part else Experience(**part) for part in states]  # type: ignore[arg-type]
+    # Checkpoints written before rows were sampled ahead have no `sampler_version`.
+    held = [None if not part else Experience(**{"sampler_version": part["policy_version"], **part}) for part in states]  # type: ignore[arg-type]
     if len(held) == world_size:
         return held[rank]
     indices = [_enumerate(part.group) if part is not None else torch.zeros(0, dtype=torch.long) for part in held]

@@ -101,6 +101,36 @@ def test_only_what_reports_may_change(tmp_path: Path, group: str) -> None:
         RunDir.open(config(tmp_path, resume="auto", **{group: {"value": 2}}))
 
 
+@pytest.mark.parametrize("key", ["batch.token_budget", "batch.preflight", "policy.gradient_checkpointing", "rollout.timeout_s",
+    "rollout.batch_size", "rollout.cache_gib", "rollout.urls", "rollout.ahead", "reward.terms.a.reward.token_budget"])  # fmt: skip
+def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
+    """Single settings of groups whose other settings may not."""
+    before, after = config(tmp_path), config(tmp_path, resume="auto")
+    OmegaConf.update(before, key, 1, force_add=True)
+    OmegaConf.update(after, key, 2, force_add=True)
+    RunDir.open(before)
+    RunDir.open(after)
+    OmegaConf.update(after, key.rpartition(".")[0] + ".value", 2, force_add=True)
+    with pytest.raises(UserError, match=r"was started with \S+\.value=unset \(now 2\): "):
+        RunDir.open(after)
+
+
+@pytest.mark.parametrize(
+    ("part", "key", "default"),
+    [({"_target_": "rlmods.rollout.Local"}, "rollout.stop", []), ({"_target_": "rlmods.algo.DAPO"}, "algo.surplus", "keep")],
+)
+def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, part: dict[str, Any], key: str, default: Any) -> None:
+    """The run was started by a version without them."""
+    group = key.split(".")[0]
+    RunDir.open(config(tmp_path, **{group: part}))
+    now = config(tmp_path, resume="auto", **{group: part})
+    OmegaConf.update(now, key, default, force_add=True)
+    RunDir.open(now)
+    OmegaConf.update(now, key, "other", force_add=True)
+    with pytest.raises(UserError, match=rf"was started with {key}=\S+ \(now other\): "):
+        RunDir.open(now)
+
+
 def test_run_may_start_from_the_checkpoint_of_another(tmp_path: Path) -> None:
     RunDir.open(config(tmp_path / "a"))
     start = checkpoint(tmp_path / "a/checkpoints/iteration_000002.ckpt", 2)
