@@ -215,6 +215,8 @@ class Learner(L.LightningModule):
         """Sync the rollout, update controllers, step the schedule, log, validate if due, and stop after the last iteration."""
         for extension in self.extensions:
             extension.before_iteration_end()
+        for extension in self.extensions:
+            extension.before_sync()
         if self.rollout is not None:
             with self.timer("rollout"):
                 self.rollout.sync(self.policy, iteration=self.iteration + 1)
@@ -414,4 +416,5 @@ class Learner(L.LightningModule):
             checkpoint["state_dict"] |= self.frozen_state()
         ranks = checkpoint["rlmods"]["ranks"]
         for name, part in self.rank_stateful.items():
-            part.load_rank_states([rank[name] for rank in ranks], self.ranks.rank, self.ranks.world_size)
+            if name in ranks[0] or not getattr(part, "has_optional_state", False):
+                part.load_rank_states([rank[name] for rank in ranks], self.ranks.rank, self.ranks.world_size)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
@@ -50,7 +51,7 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     default `policy_version`.
 
     Raises:
-        UserError: a response has another number of log-probabilities than of tokens.
+        UserError: a response has another number of log-probabilities than of tokens, or an iteration that is not a whole number.
     """
     for r in responses:
         if len(r.behavior_logprobs) != len(r.tokens):
@@ -84,10 +85,20 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         behavior_logprobs=behavior,
         advantages=torch.zeros(shape),
         policy_version=torch.full((len(responses),), policy_version),
-        sampler_version=torch.tensor([response.meta.get("iteration", policy_version) for response in responses]),
+        sampler_version=torch.tensor([_sampler_version(response, policy_version) for response in responses]),
         group=group,
         steps=steps,
     )
+
+
+def _sampler_version(response: Response, policy_version: int) -> int:
+    if (iteration := response.meta.get("iteration")) is None:
+        return policy_version
+    try:
+        return operator.index(iteration)
+    except TypeError as error:
+        problem = f"meta['iteration']={iteration!r} of a response to prompt {response.prompt.id!r} is not a whole number"
+        raise UserError(f"rollout: {problem}: return the one that generate was given, or type rollout=local") from error
 
 
 def _floats(values: Iterable[float]) -> Tensor:

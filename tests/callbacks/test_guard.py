@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,12 +24,14 @@ from tests.training.test_train_step import poisoned
 
 @dataclass
 class Reporting(FakeEngine):
-    """Reports the log-probabilities of the weights it was last given, or of the first ones."""
+    """Reports the log-probabilities of the weights it was last given, or of the first ones; after the first transfer with an offset."""
 
     forgets: bool = False
+    offset: float = 0.0
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         super().sync(policy, iteration=iteration)
+        self.latest = iteration
         if iteration == 0 or not self.forgets:
             self.copy = policy.frozen_copy()
 
@@ -36,7 +39,8 @@ class Reporting(FakeEngine):
         response = super()._response(prompt, *key)
         row = torch.tensor([[*response.prompt_tokens, *response.tokens]])
         mask = torch.arange(row.shape[1])[None] >= len(response.prompt_tokens)
-        return replace(response, behavior_logprobs=self.copy(row, mask).logprobs[mask].tolist())
+        offset = self.offset if self.latest else 0.0
+        return replace(response, behavior_logprobs=(self.copy(row, mask).logprobs[mask] - offset).tolist())
 
 
 class Diverging(Tiny):
@@ -85,10 +89,22 @@ class TestBounds:
         rows = train(learner(rollout=Reporting(ahead=1), correction=Truncated()), 12, callbacks=(Guard(tmp_path),))
         assert 0.01 < max(row.get("train/ahead_logprob_gap", 0.0) for row in rows) < 0.5
 
+    def test_a_failed_transfer_of_weights_is_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
+        """The policy hardly moves, so that rows sampled ahead would be within their bound: the gap of weights that lack a tied one."""
+        trained = learner(rollout=Reporting(ahead=1, offset=0.14), correction=Truncated(), optimizer=partial(torch.optim.AdamW, lr=1e-7))
+        about = r"train/sampler_logprob_gap is 0\.14 after iteration 2, beyond callbacks.guard.max_sampler_gap=0.1"
+        with pytest.raises(UserError, match=about):
+            train(trained, 4, callbacks=(Guard(tmp_path),))
+
     def test_old_weights_are_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
         trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
-        with pytest.raises(UserError, match=r"beyond callbacks.guard.max_ahead_gap=0.5 for 3 iterations in a row: .* type rollout.ahead=0"):
+        with pytest.raises(UserError, match=r"train/sampler_logprob_gap is \S+ after iteration \d+, beyond .*max_sampler_gap=0.1"):
             train(trained, 40, callbacks=(Guard(tmp_path),))
+
+    def test_a_policy_that_moves_too_far_is_noticed_when_sampling_ahead(self, tmp_path: Path) -> None:
+        trained = learner(rollout=Reporting(ahead=1, forgets=True), correction=Truncated())
+        with pytest.raises(UserError, match=r"beyond callbacks.guard.max_ahead_gap=0.5 for 3 iterations in a row: .* type rollout.ahead=0"):
+            train(trained, 40, callbacks=(Guard(tmp_path, max_sampler_gap=None),))
 
     def test_the_real_loop_measures_it(self, tmp_path: Path) -> None:
         """A rollout that reports the log-probabilities of another temperature."""

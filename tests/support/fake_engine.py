@@ -23,6 +23,8 @@ class Calls:
     threads: list[str] = field(default_factory=list)
     """Name of the thread of each."""
     num_running: int = 0
+    num_compared: int = 0
+    """Prompts by whose responses sampler and policy are compared; they are not in `prompts`."""
 
 
 @dataclass
@@ -56,8 +58,11 @@ class FakeEngine:
         assert self.calls.num_running == 0, "two threads use the engine"
         self.calls.num_running += 1
         try:
-            self.calls.prompts.append([prompt.id for prompt in prompts])
-            self.calls.threads.append(threading.current_thread().name)
+            if prompts[0].time < 0:
+                self.calls.num_compared += len(prompts)
+            else:
+                self.calls.prompts.append([prompt.id for prompt in prompts])
+                self.calls.threads.append(threading.current_thread().name)
             if self.before is not None:
                 self.before(self)
             end = time.monotonic() + self.duration_s

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -48,6 +50,19 @@ def test_every_sampled_token_has_a_logprob() -> None:
     wrong = [replace(RESPONSES[0], behavior_logprobs=[-1.0] * 2), replace(RESPONSES[1], behavior_logprobs=[-1.0] * 5), *RESPONSES[2:]]
     with pytest.raises(UserError, match="a response to prompt 'p' has 3 tokens and 2 behavior_logprobs"):
         collate(wrong, Scores([1.0] * 4), GROUP, policy_version=3, pad_id=0)
+
+
+@pytest.mark.parametrize(("iteration", "version"), [(None, 3), (2, 2), (np.int64(2), 2)])
+def test_version_of_the_sampler_is_by_default_that_of_the_policy(iteration: Any, version: int) -> None:
+    responses = [replace(RESPONSES[0], meta={"iteration": iteration}), RESPONSES[1]]
+    rows = collate(responses, Scores([1.0] * 2), GROUP[:2], policy_version=3, pad_id=0)
+    assert rows.sampler_version.tolist() == [version, 3]
+
+
+@pytest.mark.parametrize("iteration", ["2", 2.5])
+def test_version_of_the_sampler_is_a_whole_number(iteration: Any) -> None:
+    with pytest.raises(UserError, match=r"meta\['iteration'\]=\S+ of a response to prompt 'p' is not a whole number"):
+        collate([replace(RESPONSES[0], meta={"iteration": iteration})], Scores([1.0]), GROUP[:1], policy_version=3, pad_id=0)
 
 
 def test_an_outcome_sits_on_the_last_sampled_token() -> None:

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import io
 import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pytest
 import torch
 
 from rlmods.algo import Batch
+from rlmods.callbacks import IterationCheckpoint
 from rlmods.correction import Truncated
 from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
-from rlmods.training.extensions import SampleAhead, sample_ahead
+from rlmods.training.extensions import Extension, SampleAhead, sample_ahead
 from rlmods.training.metrics import Meter, log_update
 from rlmods.types import Prompt, Response, Scores, UserError
 from tests.support.fake_engine import FakeEngine
@@ -35,8 +40,8 @@ def pipelined(**changes: Any) -> Any:
     return learner(**{"rollout": FakeEngine(ahead=1), "correction": Truncated()} | changes)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+def wait_for(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+    deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.002)
@@ -123,6 +128,25 @@ class TestSchedule:
         assert slow[0]["time/rollout_s"] + slow[0]["time/rollout_ahead_s"] >= 4.0
         assert slow[0]["time/rollout_ahead_s"] < 2.0
 
+    def test_extensions_work_while_the_engine_samples(self) -> None:
+        """At the end of an iteration, such as those that train reward models."""
+        num_ended = 0
+
+        class Works(Extension):
+            def before_iteration_end(self) -> None:
+                nonlocal num_ended
+                num_ended += 1
+
+        def before(copy: FakeEngine) -> None:
+            if in_background():
+                wait_for(lambda: num_ended == len(engine.calls.prompts) - 1, timeout_s=5)
+
+        engine = FakeEngine(ahead=1, before=before)
+        made = pipelined(rollout=engine)
+        made.add_extension(Works())
+        fit(made, 3)
+        assert num_ended == 3
+
 
 class TestStaleness:
     def test_is_one_iteration_and_the_first_ratio_is_one(self) -> None:
@@ -130,7 +154,7 @@ class TestStaleness:
         assert [row["train/staleness_max"] for row in rows] == [0, 1, 1, 1]
         assert [row["train/stale_fraction"] for row in rows] == [0, 1, 1, 1]
         assert all(row["train/ratio_max"] == 1 and row["train/kl_old"] == 0 for row in rows)
-        assert ["train/sampler_logprob_gap" in row for row in rows] == [True, False, False, False]
+        assert all("train/sampler_logprob_gap" in row for row in rows)
         assert ["train/ahead_logprob_gap" in row for row in rows] == [False, True, True, True]
 
     def test_further_draws_of_an_iteration_are_of_its_own_policy(self) -> None:
@@ -152,6 +176,33 @@ class TestStaleness:
         found = meter.compute()
         assert found["train/ahead_logprob_gap"] == pytest.approx(0.5)
         assert found["train/sampler_logprob_gap"] == pytest.approx(0.2)
+
+
+class TestComparison:
+    """Of sampler and policy, when both have the same weights."""
+
+    def test_is_of_a_few_tokens_once_an_iteration(self) -> None:
+        limits: list[int] = []
+        engine = FakeEngine(ahead=1, max_tokens=20, before=lambda copy: limits.append(copy.max_tokens))
+        made = pipelined(rollout=engine, sampling=Dynamic(), reward=half_flat, batch=Batch(prompts=6, samples=2), surplus="keep")
+        fit(made, 3)
+        assert limits.count(sample_ahead.MAX_COMPARED_TOKENS) == 2
+        assert made.rollout.calls.num_compared == 2 * sample_ahead.NUM_COMPARED
+
+    def test_changes_no_sample(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        found = []
+        for compares in (True, False):
+            made = pipelined()
+            if not compares:
+                monkeypatch.setattr(extension(made, SampleAhead), "_compare", lambda prompts: None)
+            rows = fit(made, 4)
+            found.append([{k: v for k, v in row.items() if k != "train/sampler_logprob_gap"} for row in untimed(rows)])
+        assert found[0] == found[1]
+
+    def test_an_engine_with_the_weights_of_the_policy_agrees(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(sample_ahead, "Thread", InlineThread)
+        rows = fit(pipelined(rollout=Copying(max_tokens=8, ahead=1)), 3)
+        assert all(row["train/sampler_logprob_gap"] < 1e-4 for row in rows)
 
 
 @dataclass
@@ -255,10 +306,40 @@ class TestState:
             found += ahead._take(own)
         assert found == expected
 
-    def test_responses_to_other_prompts_are_an_error(self) -> None:
+    def test_responses_to_other_prompts_are_sampled_again(self) -> None:
         ahead, prompts = self.rows(4)
-        with pytest.raises(RuntimeError, match="not those to the prompts of this batch"):
-            ahead._take(prompts[::-1])
+        with pytest.warns(UserWarning, match="not those to this batch of prompts: sampling them again"):
+            assert ahead._take(prompts[::-1]) == []
+        ahead, prompts = self.rows(4)
+        del ahead._responses[-1]
+        with pytest.warns(UserWarning, match="sampling them again"):
+            assert ahead._take(prompts) == []
+
+    @pytest.mark.parametrize(("before", "after"), [(0, 1), (1, 0)])
+    def test_a_run_resumes_with_or_without_sampling_ahead(self, tmp_path: Path, before: int, after: int) -> None:
+        fit(pipelined(rollout=FakeEngine(ahead=before)), 2, callbacks=(IterationCheckpoint(tmp_path, every=0),))
+        made = pipelined(rollout=FakeEngine(ahead=after))
+        fit(made, 4, resume=tmp_path / "iteration_000002.ckpt")
+        assert made.iteration == 4
+        assert made.rollout.calls.threads == ["MainThread", "sample-ahead" if after else "MainThread"]
+
+    def test_a_checkpoint_without_the_state_of_another_part_is_an_error(self) -> None:
+        made = pipelined()
+        with pytest.raises(KeyError, match="buffer"):
+            made.on_load_checkpoint({"rlmods": pipelined().state() | {"ranks": [{}]}})
+
+    def test_saved_values_are_plain(self) -> None:
+        """An engine may return numbers of NumPy, and objects in `meta`."""
+        ahead, [prompt] = self.rows(1)
+        meta = {"sample": np.int64(1), "iteration": 0, "x": [1.5, None, {"a": "b"}], "array": np.zeros(2), "other": object()}
+        numbers = {"prompt_tokens": np.arange(3), "tokens": torch.arange(2), "behavior_logprobs": np.array([-1.0, -2.0])}
+        ahead._responses = [SimpleNamespace(prompt=prompt, text="", finish="stop", meta=meta, **numbers)]
+        buffer = io.BytesIO()
+        torch.save(ahead.rank_state(), buffer)
+        buffer.seek(0)
+        row = torch.load(buffer, weights_only=True)["responses"][0]
+        assert (row["prompt_tokens"], row["tokens"], row["behavior_logprobs"]) == ([0, 1, 2], [0, 1], [-1.0, -2.0])
+        assert row["meta"] == {"sample": 1, "iteration": 0, "x": [1.5, None, {"a": "b"}]}
 
     def test_nothing_is_held_without_sampling_ahead(self) -> None:
         assert learner(rollout=FakeEngine()).ahead is None

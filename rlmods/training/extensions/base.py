@@ -24,6 +24,9 @@ class Extension:
     needs_old_logprobs: bool = False
     """True if `old_logprobs` are needed on all rows, also on those of the first minibatch, which otherwise are not computed."""
 
+    has_optional_state: bool = False
+    """True if a checkpoint without the extension's `rank_state` can be loaded."""
+
     def attach(self, loop: Any) -> None:
         """Store the loop; called when the loop is constructed."""
         self.loop = loop
@@ -64,6 +67,9 @@ class Extension:
 
     def before_iteration_end(self) -> None:
         """Called before the metrics of the iteration are computed, also if it made no optimizer step."""
+
+    def before_sync(self) -> None:
+        """Called before the rollout gets new weights, after `before_iteration_end` of all extensions."""
 
     def on_alert(self, offenders: Sequence[Mapping[str, Any]]) -> None:
         """Called on the first rank with the responses of an alert of the hacking monitor, rows of the sample log; last in an iteration."""

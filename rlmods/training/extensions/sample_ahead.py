@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from copy import copy
 from dataclasses import replace
 from threading import Thread
+from types import NoneType
 from typing import Any
 
+import numpy as np
+import torch
+
+from rlmods.training.collate import collate, generate
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Prompt, Response
+from rlmods.types import Prompt, Response, Scores
 
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
+NUM_COMPARED, MAX_COMPARED_TOKENS = 4, 8
+"""Number of responses on each rank, and of their tokens, by which sampler and policy are compared in an iteration."""
 
 
 class SampleAhead(Extension):
@@ -25,8 +33,12 @@ class SampleAhead(Extension):
     the policy that is trained. They are complete when an iteration ends, and saved in its checkpoint. Nothing is sampled ahead in the last
     iteration. The thread takes part in no collective operation.
 
+    After each update, `train/sampler_logprob_gap` is logged of a few short responses that are sampled for it before the thread starts.
+
     Logs `time/rollout_ahead_s`, the seconds of sampling while the main thread graded and trained; `time/rollout_s` is the time it waited.
     """
+
+    has_optional_state = True  # `rollout.ahead` may change when a run resumes
 
     def __init__(self) -> None:
         self._future: Future[tuple[list[Response], float]] | None = None
@@ -36,6 +48,8 @@ class SampleAhead(Extension):
         """Arguments of the latest call of `on_tokens` in the thread."""
         self._responses: list[Response] = []
         """Complete responses to the next batch of prompts."""
+        self._num_compared = 0
+        """Iteration whose weights of the rollout were last compared with those of the policy; those of iteration 0 sample its own batch."""
 
     def __call__(self, prompts: Sequence[Prompt]) -> list[Response]:
         """Return responses to these prompts, those sampled ahead if there are any, and start sampling those to the next prompts.
@@ -46,21 +60,43 @@ class SampleAhead(Extension):
         loop = self.loop
         with loop.timer("rollout"):
             self._wait()
-            responses = self._take(prompts) if self._responses else loop.sample_responses(loop.rollout, prompts)
+            responses = self._take(prompts) or loop.sample_responses(loop.rollout, prompts)
+        if loop.iteration > self._num_compared and loop.scorer.is_at_sampling_temperature:
+            self._compare(prompts[:NUM_COMPARED])
+            self._num_compared = loop.iteration
         if loop.iteration + 1 < loop.max_iterations:
             self._sample(loop.trainer.datamodule.next_prompts())
         return responses
 
-    def before_iteration_end(self) -> None:
-        """Wait for the responses in flight, before the rollout gets new weights."""
+    def before_sync(self) -> None:
+        """Wait for the responses in flight."""
         with self.loop.timer("rollout"):
             self._wait()
 
+    def _compare(self, prompts: Sequence[Prompt]) -> None:
+        """Log the distance between the log-probabilities of sampler and policy, on a short response to each of these prompts.
+
+        Both have the same weights now. When responses that are sampled ahead have been graded, the policy has moved."""
+        loop, rollout = self.loop, copy(self.loop.rollout)
+        if hasattr(rollout, "max_tokens"):
+            rollout.max_tokens = min(rollout.max_tokens, MAX_COMPARED_TOKENS)
+        with loop.timer("rollout"):  # a time of their own, so that other samples of these prompts do not change
+            responses = generate(rollout, [replace(prompt, time=-1) for prompt in prompts], samples=1, iteration=loop.iteration)
+        group, scores = torch.arange(len(responses)), Scores([0.0] * len(responses))
+        rows = collate(responses, scores, group, policy_version=loop.iteration, pad_id=loop.policy.pad_id).to(loop.device)
+        with loop.timer("score"):
+            logprobs = loop.scorer.score(rows, loop.policy).logprobs
+        loop.meter.mean("train/sampler_logprob_gap", (logprobs - rows.behavior_logprobs).abs(), rows.mask)
+
     def _take(self, prompts: Sequence[Prompt]) -> list[Response]:
+        """Return the responses sampled ahead, none if there are none to these prompts."""
         responses, self._responses = self._responses, []
+        if not responses:
+            return []
         answered = [prompt for prompt in prompts for _ in range(self.loop.batch.samples)]
         if [(prompt.id, prompt.time) for prompt in answered] != [(r.prompt.id, r.prompt.time) for r in responses]:
-            raise RuntimeError("the responses sampled ahead are not those to the prompts of this batch")
+            warnings.warn("the responses in the checkpoint are not those to this batch of prompts: sampling them again", stacklevel=2)
+            return []
         return [replace(r, prompt=prompt) for r, prompt in zip(responses, answered, strict=True)]  # a checkpoint has no whole prompts
 
     def _sample(self, prompts: Sequence[Prompt]) -> None:
@@ -103,18 +139,19 @@ class SampleAhead(Extension):
     # Checkpoint
 
     def rank_state(self) -> dict[str, Any]:
-        """Return the responses to this rank's next prompts, which the loader knows, so that of a prompt only its identity is needed."""
+        """Return the responses to this rank's next prompts, which the loader knows, so that of a prompt only its identity is needed. Of
+        `meta`, values of plain Python types are saved."""
         self._wait()
         return {
             "responses": [
                 {
                     "prompt": (r.prompt.id, r.prompt.time),
-                    "prompt_tokens": list(r.prompt_tokens),
-                    "tokens": list(r.tokens),
-                    "behavior_logprobs": list(r.behavior_logprobs),
+                    "prompt_tokens": [int(token) for token in r.prompt_tokens],
+                    "tokens": [int(token) for token in r.tokens],
+                    "behavior_logprobs": [float(x) for x in r.behavior_logprobs],
                     "text": r.text,
                     "finish": r.finish,
-                    "meta": dict(r.meta),
+                    "meta": plain_items(r.meta),
                 }
                 for r in self._responses
             ]
@@ -126,3 +163,16 @@ class SampleAhead(Extension):
         size = len(rows) // world_size
         own = rows[rank * size : (rank + 1) * size]
         self._responses = [Response(**row | {"prompt": Prompt(id=row["prompt"][0], time=row["prompt"][1])}) for row in own]
+
+
+def plain_items(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the items whose values consist of plain Python types, which a checkpoint can hold. Numbers of NumPy become plain ones."""
+    values = {str(key): value.item() if isinstance(value, np.generic) else value for key, value in meta.items()}
+    return {key: value for key, value in values.items() if is_plain(value)}
+
+
+def is_plain(value: Any) -> bool:
+    """Return True for texts, numbers and None, and for lists, tuples and dictionaries of them."""
+    if type(value) is dict:
+        return is_plain([*value.keys(), *value.values()])
+    return all(map(is_plain, value)) if type(value) in (list, tuple) else type(value) in (str, int, float, bool, NoneType)
