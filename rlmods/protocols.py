@@ -122,7 +122,9 @@ class Rollout(Protocol):
     `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample.
 
     With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread while the main thread trains, but never
-    during `sync`. It must not take part in collective operations, and `meta["iteration"]` of a response is the `iteration` it was given."""
+    during `sync`. It must not take part in collective operations, and `meta["iteration"]` of a response is the `iteration` it was given. A
+    checkpoint keeps the items of `meta` whose values consist of plain Python types. Between `sync` and this call, a shallow copy with a
+    smaller `max_tokens` samples a few responses, whose log-probabilities are compared with the policy's."""
 
     def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
         """Return `samples` responses to each prompt, prompt-major."""

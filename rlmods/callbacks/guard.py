@@ -31,7 +31,8 @@ CAUSES = {
     "max_sampler_gap": "the sampler and the trainer disagree about the policy, as with padding that reaches a recurrent state, another "
     "temperature or top_p in the rollout, weights that it has not received, or other precision or expert routing; the run is saved and "
     "stopped, type rollout=local, or if the difference is intended correction=truncated and another bound",
-    "max_ahead_gap": "one iteration moves the policy too far for responses sampled ahead; the run is saved and stopped, type rollout.ahead=0, or a smaller optimizer.lr=... or another bound",
+    "max_ahead_gap": "one iteration moves the policy too far for responses sampled ahead; the run is saved and stopped, type "
+    "rollout.ahead=0, or a smaller optimizer.lr=... or another bound",
 }
 """Likely causes and advice, by setting; `DIVERGED` for the others."""
 
