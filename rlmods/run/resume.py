@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from inspect import Parameter, signature
 from pathlib import Path
@@ -184,16 +184,22 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _defaults(node: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the dotted keys and default values of the arguments of each `_target_`, and of the settings of an algorithm."""
+    """Yield the dotted keys and default values of the arguments of each `_target_`, and of the settings of an algorithm (`settings_type`,
+    `common_settings`)."""
     for key, value in node.items():
         if isinstance(value, Mapping):
             yield from _defaults(value, f"{prefix}{key}.")
     if isinstance(name := node.get("_target_"), str):
         target = get_object(name)
-        for parameter in signature(getattr(target, "settings_type", target)).parameters.values():
-            if parameter.default is not Parameter.empty:
-                is_tuple = isinstance(parameter.default, tuple)
-                yield f"{prefix}{parameter.name}", list(parameter.default) if is_tuple else parameter.default
+        yield from _default_arguments(getattr(target, "settings_type", target), prefix)
+        for group, settings in getattr(target, "common_settings", {}).items():
+            yield from _default_arguments(settings, f"{group}.")
+
+
+def _default_arguments(target: Callable[..., Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for parameter in signature(target).parameters.values():
+        if parameter.default is not Parameter.empty:
+            yield f"{prefix}{parameter.name}", list(parameter.default) if isinstance(parameter.default, tuple) else parameter.default
 
 
 def _show(leaves: Mapping[str, Any], key: str) -> str:

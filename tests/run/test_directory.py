@@ -117,13 +117,18 @@ def test_memory_and_speed_may_change(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize(
     ("part", "key", "default"),
-    [({"_target_": "rlmods.rollout.Local"}, "rollout.stop", []), ({"_target_": "rlmods.algo.DAPO"}, "algo.surplus", "keep")],
+    [
+        ("rollout.Local", "rollout.stop", []),
+        ("algo.DAPO", "algo.surplus", "keep"),
+        ("algo.DAPO", "batch.max_nonfinite", 3),
+        ("algo.DAPO", "validation.samples", 0),
+    ],
 )
-def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, part: dict[str, Any], key: str, default: Any) -> None:
+def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, part: str, key: str, default: Any) -> None:
     """The run was started by a version without them."""
-    group = key.split(".")[0]
-    RunDir.open(config(tmp_path, **{group: part}))
-    now = config(tmp_path, resume="auto", **{group: part})
+    parts = {part.split(".")[0]: {"_target_": f"rlmods.{part}"}}
+    RunDir.open(config(tmp_path, **parts))
+    now = config(tmp_path, resume="auto", **parts)
     OmegaConf.update(now, key, default, force_add=True)
     RunDir.open(now)
     OmegaConf.update(now, key, "other", force_add=True)
