@@ -158,6 +158,23 @@ class TestMemory:
             finals.append(torch.cat([p.detach().flatten() for p in resumed.policy.parameters()]))
         assert torch.equal(*finals)
 
+    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize("case", ["policy gradient", "critic"])
+    def test_gradients_of_all_trained_weights_are_there(self, case: str, resumed: bool, tmp_path: Any) -> None:
+        first, trained, seen = setup(case), setup(case, preflight=True), []
+        if resumed:
+            fit(first, 1)
+            first.trainer.save_checkpoint(tmp_path / "x.ckpt")
+        loss = trained.loss
+
+        def spy(micro: Any, totals: Any) -> Any:
+            seen.append([p.grad is not None for network in trained.networks.values() for p in network.parameters() if p.requires_grad])
+            return loss(micro, totals)
+
+        trained.loss = spy
+        fit(trained, 2, resume=tmp_path / "x.ckpt" if resumed else None)
+        assert all(seen[0])
+
 
 class TestLargestMicrobatches:
     @pytest.mark.parametrize(
