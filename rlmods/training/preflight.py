@@ -164,7 +164,7 @@ def synthetic_responses(learner: Any, max_rows: int, samples: int, group_size: i
         group_size: responses to one prompt in a microbatch.
     """
     policy, prompts = learner.policy, learner.splits.train
-    shapes = learner.row_shapes()
+    shapes = learner.shapes
     order = sorted(range(len(prompts)), key=lambda i: -shapes[i].prompt)
     vocabulary = policy.model.config.get_text_config().vocab_size
     for num, length in largest_shapes(shapes[order[0]], learner.batch.token_budget, max_rows) if order else ():

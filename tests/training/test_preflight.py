@@ -144,8 +144,11 @@ class TestMemory:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has")
 
         trained.loss = trained.rollout.generate = fail
-        with pytest.raises(UserError, match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type batch.token_budget="):
+        with pytest.raises(
+            UserError, match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type batch.token_budget="
+        ) as raised:
             fit(trained, 1)
+        assert str(raised.value).endswith("[CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has]")
 
     def test_a_resumed_optimizer_has_its_state(self, tmp_path: Any) -> None:
         trained = setup("policy gradient", preflight=True)
