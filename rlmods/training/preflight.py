@@ -42,7 +42,7 @@ def preflight(learner: Any) -> str:
         blocks.enter_context(learner.trainer.precision_plugin.forward_context())
         blocks.enter_context(learner.update_mode())
         for rows in learner.largest_rows():
-            more = [source for extension in learner.extensions for source in extension.before_step(rows)]
+            more = [source for extension in learner.extensions for source in extension.largest_step(rows)]
             for source, loss in ((rows, learner.loss), *more):
                 totals = Totals(*(count.clamp(min=1) for count in source.loss_counts))
                 for micro, _ in learner.microbatches(source):
