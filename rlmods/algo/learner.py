@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -142,6 +143,11 @@ class Learner(L.LightningModule):
         limit, candidates = getattr(self.rollout, "max_tokens", 1), self.batch.samples // self.rows_per_prompt(self.batch)
         return [RowShape(shape.prompt, max(shape.response, limit), candidates) for shape in shapes]
 
+    @cached_property
+    def shapes(self) -> list[RowShape]:
+        """`row_shapes()`, for which all prompts are encoded: computed once."""
+        return self.row_shapes()
+
     def rows_per_step(self) -> int:
         """Return the largest number of rows of an optimizer step on one rank."""
         rows = self.batch.prompts // self.ranks.world_size * self.rows_per_prompt(self.batch)
@@ -149,7 +155,7 @@ class Learner(L.LightningModule):
 
     def largest_rows(self) -> Iterator[Any]:
         """Yield rows of the largest microbatches that the settings and the data allow (`preflight`), the same on every rank."""
-        shapes, prompts = self.row_shapes(), self.splits.train
+        shapes, prompts = self.shapes, self.splits.train
         order = sorted(range(len(prompts)), key=lambda i: -shapes[i].tokens)
         sizes = [shapes[i].tokens for i in order]
         for rows in largest_microbatches(sizes, self.batch.token_budget, self.rows_per_step()):
@@ -220,7 +226,7 @@ class Learner(L.LightningModule):
         for extension in self.extensions:
             extension.before_sync()
         if self.rollout is not None:
-            with self.timer("rollout"):
+            with self.timer("rollout"), self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration + 1)
         lr = self.optimizers().param_groups[0]["lr"]  # type: ignore[union-attr]
         self.iteration += 1
@@ -324,7 +330,8 @@ class Learner(L.LightningModule):
         for extension in self.extensions:
             extension.on_fit_start()
         if self.rollout is not None:
-            self.rollout.sync(self.policy, iteration=self.iteration)
+            with self.timer.within("sync"):
+                self.rollout.sync(self.policy, iteration=self.iteration)
 
     def on_train_start(self) -> None:
         if self.batch.runs_preflight(self.device):

@@ -312,7 +312,8 @@ class PolicyGradient(Learner):
         Responses to a prompt whose greedy response is unscored have no baseline, and no loss."""
         greedy = with_settings(self.rollout, temperature=0.0)
         with self.timer("rollout"):
-            greedy.sync(self.policy, iteration=self.iteration)
+            with self.timer.within("sync"):
+                greedy.sync(self.policy, iteration=self.iteration)
             responses = generate(greedy, prompts, samples=1, iteration=self.iteration)
         with self.timer("reward"):
             scores = as_scores(self.reward(responses), len(responses), "reward")

@@ -92,7 +92,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     except SystemExit:  # raised by Lightning on Ctrl-C
         if not graceful_stop(trainer).interrupted_before_training():
             raise
-    except RuntimeError as error:
+    except (RuntimeError, MemoryError) as error:
         if (lost := getattr(trainer, "lost", None)) and not graceful_stop(trainer).stop_after_lost_rank(lost):
             raise UserError(f"{lost}; {RESUME_HINT}") from error
         if not lost and is_out_of_memory(error):

@@ -34,7 +34,8 @@ from rlmods.memory.inputs import (
     tensors,
 )
 from rlmods.policy import Policy
-from rlmods.policy.base import LOGITS_PER_CHUNK
+from rlmods.policy.base import LOGITS_PER_CHUNK, is_plain_linear
+from rlmods.policy.linear_logprobs import logits_per_chunk
 
 PROCESS_BYTES = 450 * 2**20
 """Memory of interpreter and libraries, added if the device is the CPU."""
@@ -85,6 +86,10 @@ class Transformer:
     autocast: bool = False
     """True if float32 weights are cast to 16 bits at each use."""
     checkpointing: bool = False
+    chunk: int = 0
+    """Logits that a plain linear output layer computes at once (`linear_logprobs`); 0 for another layer."""
+    capped: bool = False
+    """True if logits are capped by a tanh."""
 
     @classmethod
     def from_network(cls, network: nn.Module, devices: Devices, settings: Mapping[str, Any]) -> Transformer | None:
@@ -110,6 +115,8 @@ class Transformer:
             itemsize=2 if devices.autocast else weight,
             autocast=devices.autocast and weight == 4,
             checkpointing=bool(settings.get("gradient_checkpointing", False)),
+            chunk=_chunk(network, devices),
+            capped=isinstance(network, Policy) and network.logit_transform.cap > 0,
         )  # fmt: skip
 
     def layer(self, length: int) -> int:
@@ -127,31 +134,50 @@ class Transformer:
         softmax = (4 if self.itemsize == 4 else 6) * self.heads * length * self.eager
         return n * self.hidden + matrices + 8 * (self.query + self.key_value) * self.qk_norm + softmax
 
-    def training(self, rows: Rows, divergence: int = 0) -> int:
-        """Return the bytes of forward and backward: T L layer + max((5 + d) logits, b V h + T layer / 2).
+    def training(self, rows: Rows, divergence: int = 0, *, entropy: bool = False) -> int:
+        """Return the bytes of forward and backward: T L layer + max(output layer, b V h + T layer / 2).
 
-        The second term is the larger of backward through the logits, and through a layer: gradient of the output matrix (kept until that of
-        the tied embedding is known) and of about half the layer's activations. With gradient checkpointing:
-        T L h x (bytes of the residual stream) + max((5 + d) logits, b V h + 3/2 T layer).
+        The second term is the larger of backward through the output layer, and through a layer: gradient of the output matrix (kept until
+        that of the tied embedding is known) and of about half the layer's activations. With gradient checkpointing:
+        T L h x (bytes of the residual stream) + max(output layer, b V h + 3/2 T layer).
 
         Args:
             divergence: d, the further tensors of logits of a divergence from another model (`divergence_tensors`), whose hidden states add
                 b R h.
+            entropy: True if the entropy carries a gradient.
         """
         layer, stream = rows.tokens * self.layer(rows.length), rows.tokens * self.hidden * (4 if self.autocast else self.itemsize)
         backward = self.itemsize * self.vocabulary * self.hidden + layer // 2 + layer * self.checkpointing
         states = self.itemsize * rows.num * rows.response * self.hidden * (divergence > 0)
-        logits = (5 + divergence) * self.logits(rows, models=2 if divergence else 1)
-        return self.layers * (stream if self.checkpointing else layer) + states + max(logits, backward)
+        output = self.output_layer(rows, divergence, entropy=entropy)
+        return self.layers * (stream if self.checkpointing else layer) + states + max(output, backward)
 
-    def logits(self, rows: Rows, models: int = 1) -> int:
-        """Return 4 min(R V, chunk / models): logits of one model in float32; more than `LOGITS_PER_CHUNK` of all models are computed in
-        chunks. 5 such tensors exist in backward (logits, exponentials, gradients), 3 in a forward without gradients."""
-        return 4 * min(rows.num * rows.response * self.vocabulary, LOGITS_PER_CHUNK // models)
+    def output_layer(self, rows: Rows, divergence: int = 0, *, entropy: bool = False) -> int:
+        """Return the bytes of forward and backward of the output layer.
+
+        A plain linear layer (`linear_logprobs`) computes chunks of at most `chunk` logits: n 4 min(R V, chunk) + w. n = 2 tensors (logits
+        and exponentials in forward; one in backward), or 4 in backward if the entropy carries a gradient or logits are capped. w = 4 V h,
+        the float32 gradient of the matrix, and as much again for a float32 copy of 16-bit weights.
+
+        Otherwise, and with a divergence: (5 + d) 4 min(R V, `LOGITS_PER_CHUNK` / models), logits, exponentials and gradients in backward.
+        """
+        if not self.chunk or divergence:
+            return (5 + divergence) * self._logits(rows, LOGITS_PER_CHUNK // (2 if divergence else 1))
+        gradient = 4 * self.vocabulary * self.hidden
+        return (4 if entropy or self.capped else 2) * self._logits(rows, self.chunk) + gradient + self._float32_copy
 
     def scoring(self, rows: Rows) -> int:
-        """Return the bytes of a forward without gradients: T b (4 h + 3 i) + 3 logits."""
-        return rows.tokens * self.itemsize * (4 * self.hidden + 3 * self.inner) + 3 * self.logits(rows)
+        """Return the bytes of a forward without gradients: T b (4 h + 3 i), and 2 tensors of logits and the float32 copy of 16-bit weights
+        of a plain output layer, or 3 tensors of another."""
+        output = 2 * self._logits(rows, self.chunk) + self._float32_copy if self.chunk else 3 * self._logits(rows, LOGITS_PER_CHUNK)
+        return rows.tokens * self.itemsize * (4 * self.hidden + 3 * self.inner) + output
+
+    @property
+    def _float32_copy(self) -> int:
+        return 4 * self.vocabulary * self.hidden * (self.itemsize == 2 and not self.autocast)
+
+    def _logits(self, rows: Rows, chunk: int) -> int:
+        return 4 * min(rows.num * rows.response * self.vocabulary, chunk)
 
     def decoding(self, prompts: int, rows: Rows) -> int:
         """Return max(prefill, sampling): P (s - response) b (4 h + 3 i), and 20 V a row (three float32 tensors, one float64)."""
@@ -228,19 +254,24 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         sizes_and_rows = [(Transformer.from_network(network, devices, {}), rows) for network, rows in scored]
         activations = max(sizes.scoring(rows) for sizes, rows in sizes_and_rows if sizes is not None)
         stages["scoring"] = {"gathered weights": max(gathered), "activations": activations}
-    divergence, other = divergence_tensors(plan), 0
+    divergence, entropy, other = divergence_tensors(plan), getattr(plan.settings, "entropy_coefficient", 0.0) != 0, 0
     if divergence:
         models: list[Any] = [networks.trained["policy"], *networks.frozen.values()]
         # In float32, or in 16 bits and, for products and while they are cast, in float32 as well.
         itemsize = 4 if devices.gathered_itemsize is None else 4 + devices.gathered_itemsize
         other = max(num_bytes(model.model.get_output_embeddings(), itemsize=itemsize) for model in models) * devices.fsdp
     update = {"gathered weights": max(gathered) + other, "gathered gradients": max(unreduced), "cast weights": casts}
-    stages["update"] = update | {"activations": sum(x.training(micro, divergence) for x in transformers)}
+    stages["update"] = update | {"activations": sum(x.training(micro, divergence, entropy=entropy) for x in transformers)}
     stages["optimizer step"] = {"activations": 0 if plan.config.optimizer.get("fused") else held["gradients"]}
     if devices.on_cpu:
         held["interpreter and libraries"] = PROCESS_BYTES
         stages |= {"checkpoint": {"gathered checkpoint": checkpoint}} if checkpoint else {}
     return Footprint({stage: held | parts for stage, parts in stages.items()}, {} if devices.on_cpu else host, micro)
+
+
+def _chunk(network: nn.Module, devices: Devices) -> int:
+    plain = isinstance(network, Policy) and is_plain_linear(network.model.get_output_embeddings())
+    return logits_per_chunk("cpu" if devices.on_cpu else "cuda") if plain else 0
 
 
 def _outside_and_block(network: nn.Module, *, trained: bool = False) -> tuple[int, int]:

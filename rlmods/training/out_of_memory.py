@@ -11,8 +11,10 @@ import torch
 
 from rlmods.types import UserError
 
-MESSAGES = ("out of memory", "can't allocate memory", "not enough memory", "cublas_status_alloc_failed")
-"""Parts of the messages of allocators whose error has no class of its own: those of the CPU, of cuBLAS and of NCCL."""
+MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+"""Parts of the messages of allocators whose error has no class of its own: those of the CPU, of cuBLAS and of the CUDA runtime."""
+MAX_CHARACTERS = 160
+"""Characters of the original message that the line keeps."""
 GIB = 2**30
 
 
@@ -20,7 +22,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     """Return True for an allocation that failed, on a GPU or on the CPU."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and any(text in str(error).lower() for text in MESSAGES)
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in MESSAGES)
 
 
 @contextmanager
@@ -32,7 +34,7 @@ def explain_out_of_memory(stage: str, advise: Callable[[str], str]) -> Iterator[
         advise: returns the overrides to type, given the stage.
 
     Raises:
-        UserError: memory is exhausted; with the stage, the device, the size of the allocation and the advice.
+        UserError: memory is exhausted; with the stage, the device, the size of the allocation, the advice and the original message.
     """
     try:
         yield
@@ -44,7 +46,12 @@ def explain_out_of_memory(stage: str, advise: Callable[[str], str]) -> Iterator[
 
 def out_of_memory(stage: str, error: BaseException, advise: Callable[[str], str]) -> UserError:
     """Return the error of `explain_out_of_memory` for a failed allocation."""
-    return UserError(f"{stage}: {describe(error)}: type {advise(stage)}")
+    try:
+        advice = advise(stage)
+    except (RuntimeError, MemoryError):  # the memory is still exhausted, and the first error is the one to report
+        advice = "a smaller batch.token_budget=..."
+    text = " ".join(str(error).split())[:MAX_CHARACTERS]
+    return UserError(f"{stage}: {describe(error)}: type {advice}" + (f" [{text}]" if text else ""))
 
 
 def describe(error: BaseException) -> str:
@@ -65,7 +72,13 @@ def _size(match: re.Match[str]) -> str:
 
 def advise(stage: str, learner: Any) -> str:
     """Return overrides that lower the memory of a stage of the learner, the cheapest first, at most two."""
-    advisers = {"rollout": _less_sampling, "reward": _less_grading, "checkpoint": _less_gathering, "start": _less_state}
+    advisers = {
+        "rollout": _less_sampling,
+        "sync": _less_state,
+        "reward": _less_grading,
+        "checkpoint": _less_gathering,
+        "start": _less_state,
+    }
     adviser = advisers.get(stage, _less_training)
     if stage == "validation" and learner.rollout is not None:
         adviser = _less_validation
@@ -73,7 +86,7 @@ def advise(stage: str, learner: Any) -> str:
 
 
 def _less_training(learner: Any) -> Iterator[str]:
-    longest, budget = max((shape.tokens for shape in learner.row_shapes()), default=1), learner.batch.token_budget
+    longest, budget = max((shape.tokens for shape in learner.shapes), default=1), learner.batch.token_budget
     size = min(budget, longest * learner.rows_per_step())
     if size > longest:
         yield f"batch.token_budget={max(longest, size // 2)} (now {budget}, the longest row has {longest} tokens)"

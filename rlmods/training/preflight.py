@@ -36,12 +36,13 @@ def preflight(learner: Any) -> str:
     with ExitStack() as blocks:
         blocks.enter_context(learner.timer.within("preflight"))
         blocks.enter_context(unchanged(learner))
+        allocate_gradients(optimizer)
         blocks.enter_context(allocated_state(optimizer))
         # Before the first training step Lightning has not entered the precision context.
         blocks.enter_context(learner.trainer.precision_plugin.forward_context())
         blocks.enter_context(learner.update_mode())
         for rows in learner.largest_rows():
-            more = [source for extension in learner.extensions for source in extension.before_step(rows)]
+            more = [source for extension in learner.extensions for source in extension.largest_step(rows)]
             for source, loss in ((rows, learner.loss), *more):
                 totals = Totals(*(count.clamp(min=1) for count in source.loss_counts))
                 for micro, _ in learner.microbatches(source):
@@ -66,7 +67,8 @@ def device_memory(device: torch.device) -> int:
 
 @contextmanager
 def unchanged(learner: Any) -> Iterator[None]:
-    """Restore the metrics, and the tensors and containers of the learner and its extensions, after the block, and drop all gradients."""
+    """Restore the metrics, and the tensors and containers that are attributes of the learner and its extensions, after the block, and drop
+    all gradients. Containers are copied one level deep; other objects, such as the rollout, must not change in the block."""
     metrics, learner.meter.metrics = learner.meter.metrics, {}
     tensors = {name: x.clone() for name, x in vars(learner).items() if isinstance(x, Tensor)}
     extensions = [{name: _copied(x) for name, x in vars(extension).items()} for extension in learner.extensions]
@@ -88,24 +90,27 @@ def _copied(x: Any) -> Any:
     return copy.copy(x) if isinstance(x, list | dict | set) else x
 
 
+def allocate_gradients(optimizer: torch.optim.Optimizer) -> None:
+    """Set the gradients of all trained weights to 0: from the second microbatch of an optimizer step on, all of them are in memory."""
+    for p in _parameters(optimizer):
+        p.grad = torch.zeros_like(p)
+
+
 @contextmanager
 @torch.no_grad()
 def allocated_state(optimizer: torch.optim.Optimizer) -> Iterator[None]:
     """Allocate the state of an optimizer that has made no step, and drop it after the block.
 
-    The optimizer makes one step with gradients of 0, whose temporary tensors count too. Weights are copied to the CPU before, because
-    weight decay changes them, and restored."""
+    The optimizer makes one step with the gradients of `allocate_gradients`, whose temporary tensors count too. Weights are copied to the
+    CPU before, because weight decay changes them, and restored."""
     if optimizer.state:
         yield
         return
-    parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+    parameters = _parameters(optimizer)
     groups = [dict(group) for group in optimizer.param_groups]
     weights = [_local(p).to("cpu", copy=True) for p in parameters]
-    for p in parameters:
-        p.grad = torch.zeros_like(p)
     type(optimizer).step(optimizer)  # not the instance's, by which schedules count steps
     for p, weight in zip(parameters, weights, strict=True):
-        p.grad = None
         _local(p).copy_(weight)
     del weights
     try:
@@ -116,6 +121,10 @@ def allocated_state(optimizer: torch.optim.Optimizer) -> Iterator[None]:
         for group, values in zip(optimizer.param_groups, groups, strict=True):
             group.clear()
             group.update(values)
+
+
+def _parameters(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
 
 
 def _local(p: Tensor) -> Tensor:
@@ -155,7 +164,7 @@ def synthetic_responses(learner: Any, max_rows: int, samples: int, group_size: i
         group_size: responses to one prompt in a microbatch.
     """
     policy, prompts = learner.policy, learner.splits.train
-    shapes = learner.row_shapes()
+    shapes = learner.shapes
     order = sorted(range(len(prompts)), key=lambda i: -shapes[i].prompt)
     vocabulary = policy.model.config.get_text_config().vocab_size
     for num, length in largest_shapes(shapes[order[0]], learner.batch.token_budget, max_rows) if order else ():

@@ -6,17 +6,21 @@ import re
 from dataclasses import replace
 
 import pytest
+import torch
 
 from rlmods.cli.plan import advise, main, predict, report, table
 from rlmods.config.options import CONF
 from rlmods.memory.footprint import SHARDED, Transformer
-from rlmods.memory.inputs import Rows
+from rlmods.memory.inputs import Devices, Rows
+from rlmods.policy import Tiny
+from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
+from tests.support.large_tensors import LargeTensors
 
 RANDOM = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=64", "policy.num_layers=2", "data.level=1")
 WIDTH, INNER, WORDS, LAYERS = 64, 8 * 64 // 3, 102, 2
 WEIGHTS = WORDS * WIDTH + LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER + 2 * WIDTH) + WIDTH
 """Llama with tied embeddings: 4 h^2 of attention, 3 h i of the feed-forward layer and two norms in each layer, and a norm."""
-SIZES = Transformer(layers=LAYERS, hidden=64, heads=2, query=64, key_value=64, inner=INNER, vocabulary=WORDS)
+SIZES = Transformer(layers=LAYERS, hidden=64, heads=2, query=64, key_value=64, inner=INNER, vocabulary=WORDS, chunk=2**26)
 
 
 def parts(*overrides: str, stage: str = "update") -> dict[str, int]:
@@ -106,7 +110,57 @@ class TestFormulas:
         assert 4 * WORDS * WIDTH + layer // 2 > 5 * 4 * 2000 * WORDS  # a small vocabulary: a layer decides
         assert SIZES.training(rows) == LAYERS * layer + 4 * WORDS * WIDTH + layer // 2
         assert replace(SIZES, checkpointing=True).training(rows) == LAYERS * 3000 * 64 * 4 + 4 * WORDS * WIDTH + layer // 2 + layer
-        assert replace(SIZES, vocabulary=50_000).training(rows) == LAYERS * layer + 5 * 4 * 2**26  # one chunk of logits
+        adapted = replace(SIZES, chunk=0)
+        assert adapted.training(rows) == SIZES.training(rows)
+        assert replace(adapted, vocabulary=50_000).training(rows) == LAYERS * layer + 5 * 4 * 2**26  # one chunk of logits
+
+    def test_output_layer(self):
+        """A plain linear layer has chunks of its own, and the gradient of its matrix with them."""
+        rows, large = Rows(num=100, length=30, response=20), replace(SIZES, vocabulary=50_000, chunk=2**23)
+        weights = 4 * 50_000 * WIDTH
+        assert large.output_layer(rows) == 2 * 4 * 2**23 + weights
+        assert large.output_layer(rows, entropy=True) == replace(large, capped=True).output_layer(rows) == 4 * 4 * 2**23 + weights
+        wide = replace(large, checkpointing=True, layers=1, inner=1, chunk=2**26)
+        for entropy in (False, True):
+            assert wide.training(rows, entropy=entropy) == 3000 * WIDTH * 4 + wide.output_layer(rows, entropy=entropy)
+        assert replace(large, itemsize=2).output_layer(rows) == 2 * 4 * 2**23 + 2 * weights
+        assert replace(large, itemsize=2, autocast=True).output_layer(rows) == 2 * 4 * 2**23 + weights
+        assert large.output_layer(Rows(num=1, length=30, response=20)) == 2 * 4 * 20 * 50_000 + weights
+        forward = 3000 * 4 * (4 * WIDTH + 3 * INNER)
+        assert large.scoring(rows) == forward + 2 * 4 * 2**23
+        assert replace(large, itemsize=2).scoring(rows) == forward // 2 + 2 * 4 * 2**23 + weights
+        assert replace(large, chunk=0).scoring(rows) == forward + 3 * 4 * 2**26
+
+    @pytest.mark.parametrize("cap", [0.0, 5.0])
+    @pytest.mark.parametrize("entropy", [False, True])
+    def test_tensors_of_logits_of_a_plain_output_layer(self, entropy, cap):
+        """The prediction counts as many as there are."""
+        hidden, weight = (torch.randn(n, 8, requires_grad=True) for n in (40, 300))
+        with LargeTensors(numel=40 * 300) as found:
+            scores = linear_logprobs(hidden, weight, None, torch.arange(40), LogitTransform(cap=cap), entropy_gradient=entropy)
+            in_forward = found.peak
+            (scores.logprobs + scores.entropy * entropy).sum().backward()
+        sizes = replace(SIZES, vocabulary=300, hidden=8, capped=cap > 0)
+        rows = Rows(num=40, length=2, response=1)
+        assert sizes.output_layer(rows, entropy=entropy) == 4 * (found.peak * 40 * 300 + weight.numel())
+        assert sizes.scoring(rows) - replace(sizes, vocabulary=0).scoring(rows) == 4 * in_forward * 40 * 300
+
+    def test_output_layers_of_runs(self, monkeypatch):
+        def sizes(devices):
+            with torch.device("meta"):
+                return Transformer.from_network(Tiny(pretrained=False, hidden_size=64, num_layers=2)(), devices, {})
+
+        assert sizes(Devices()) == SIZES
+        assert sizes(Devices(on_cpu=True)) == replace(SIZES, chunk=2**23)
+        with torch.device("meta"):
+            hooked = Tiny(pretrained=False, hidden_size=64, num_layers=2)()
+            hooked.model.get_output_embeddings().register_forward_hook(lambda *_: None)
+            assert Transformer.from_network(hooked, Devices(), {}) == replace(SIZES, chunk=0)
+        plans = []
+        monkeypatch.setattr(Transformer, "training", lambda self, rows, divergence=0, *, entropy=False: plans.append(entropy) or 1)
+        for coefficient in (0.0, 0.1):
+            predict(["algo=grpo", *RANDOM, f"algo.entropy_coefficient={coefficient}"])
+        assert plans == [False, True]
 
     def test_divergences_over_the_vocabulary_add_logits_of_the_other_model(self):
         rows = Rows(num=100, length=30, response=20)
@@ -114,7 +168,7 @@ class TestFormulas:
         layer, states = LAYERS * 3000 * SIZES.layer(30), 4 * 2000 * WIDTH
         assert large.training(rows, divergence=4) == layer + states + 9 * 4 * 2**25  # a chunk holds the logits of both models
         few = Rows(num=1, length=30, response=20)
-        assert replace(SIZES, vocabulary=10**6).logits(few, models=2) == 4 * 20 * 10**6
+        assert replace(SIZES, vocabulary=10**6).output_layer(few, divergence=4) == 9 * 4 * 20 * 10**6
         hint = ("teacher=self", "teacher.demonstration=answer")
         for divergence, overrides in (
             (0, ("algo=grpo", "kl=loss")),
@@ -137,8 +191,6 @@ class TestFormulas:
         assert full["gathered weights"] - estimated["gathered weights"] == (2 + 4) * WORDS * WIDTH
 
     def test_the_teacher_scores_its_own_prompts(self):
-        from rlmods.policy import Tiny
-
         hint = ("teacher=self", "teacher.demonstration=answer", "teacher.weights=current", "rollout.max_tokens=20", "batch.prompts=32")
         encoder = Tiny()()
         for algorithm, weights in (("distill", "current"), ("distill", "start"), ("gkd", "current")):

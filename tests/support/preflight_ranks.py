@@ -15,7 +15,7 @@ from tests.support.tiny_setup import fit
 from tests.training.test_preflight import CASES, Lines, setup
 
 STRATEGIES: dict[str, Any] = {"ddp": DDP, "fsdp": FSDP2}
-NAMES = ("critic", "DPO", "reward model")
+NAMES = ("critic", "DPO", "reward model", "experts")
 
 
 def trained(case: str, strategy: str, preflight: bool) -> tuple[str, torch.Tensor, list[str]]:

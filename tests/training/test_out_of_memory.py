@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
 
 from rlmods.algo import DPO, Batch
 from rlmods.callbacks import IterationCheckpoint
+from rlmods.cli import main
 from rlmods.distributed.strategy import FSDP2
 from rlmods.preference import Sigmoid
 from rlmods.rollout import Local
@@ -22,11 +24,19 @@ CUDA = (
     "non-PyTorch memory, this process has 77.90 GiB memory in use."
 )
 CPU = "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried to allocate 1610612736 bytes."
+CUBLAS = "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"
+RUNTIME = "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"
 ERRORS = {
-    "update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): type ADVICE": torch.OutOfMemoryError(CUDA),
-    "update: out of memory on the CPU (1.50 GiB more were needed): type ADVICE": RuntimeError(CPU),
-    "update: out of memory on the GPU: type ADVICE": RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"),
+    f"update: out of memory on cuda:1 (2.50 GiB more were needed, it has 79.15 GiB): type ADVICE [{CUDA[:160]}]": torch.OutOfMemoryError(
+        CUDA
+    ),
+    f"update: out of memory on the CPU (1.50 GiB more were needed): type ADVICE [{CPU}]": RuntimeError(CPU),
+    f"update: out of memory on the GPU: type ADVICE [{CUBLAS}]": RuntimeError(CUBLAS),
+    f"update: out of memory on the GPU: type ADVICE [{RUNTIME.replace(chr(10), ' ')}]": RuntimeError(RUNTIME),
     "update: out of memory on the CPU: type ADVICE": MemoryError(),
+    "update: out of memory on the CPU: type ADVICE [Unable to allocate 8 EiB for an array]": MemoryError(
+        "Unable to allocate 8 EiB for an array"
+    ),
 }
 
 
@@ -37,7 +47,10 @@ def test_one_line_names_stage_device_and_size(message: str) -> None:
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize("error", [RuntimeError("size mismatch"), ValueError("out of memory"), KeyError("x")])
+OTHERS = [RuntimeError("size mismatch"), RuntimeError("the server ran out of memory"), ValueError("out of memory"), KeyError("x")]
+
+
+@pytest.mark.parametrize("error", OTHERS)
 def test_other_errors_pass(error: Exception) -> None:
     assert not is_out_of_memory(error)
     with pytest.raises(type(error)) as raised, explain_out_of_memory("update", lambda stage: "ADVICE"):
@@ -46,9 +59,19 @@ def test_other_errors_pass(error: Exception) -> None:
 
 
 def test_an_allocation_of_the_cpu_that_fails() -> None:
-    message = r"score: out of memory on the CPU \(\d+\.00 GiB more were needed\): type ADVICE"
+    message = r"score: out of memory on the CPU \(\d+\.00 GiB more were needed\): type ADVICE \[.*DefaultCPUAllocator: "
     with pytest.raises(UserError, match=message), explain_out_of_memory("score", lambda stage: "ADVICE"):
         torch.empty(2**55, dtype=torch.uint8)
+
+
+@pytest.mark.parametrize("error", [MemoryError(), RuntimeError(CPU)])
+def test_advice_that_needs_memory_itself_does_not_hide_the_error(error: Exception) -> None:
+    def advise(stage: str) -> str:
+        raise error
+
+    message = r"^update: out of memory on cuda:1 .*: type a smaller batch\.token_budget=\.\.\. \[CUDA"
+    with pytest.raises(UserError, match=message), explain_out_of_memory("update", advise):
+        raise torch.OutOfMemoryError(CUDA)
 
 
 class TestStages:
@@ -67,7 +90,9 @@ class TestStages:
     def message(self, trained: Any, **options: Any) -> str:
         with pytest.raises(UserError) as raised:
             fit(trained, 1, **options)
-        return str(raised.value)
+        message = str(raised.value)
+        assert message.endswith(f" [{CUDA[:160]}]")
+        return message.removesuffix(f" [{CUDA[:160]}]")
 
     def test_update(self, setup: Any) -> None:
         trained = setup()
@@ -81,6 +106,17 @@ class TestStages:
         trained = setup()
         trained.rollout._decode_batch = self.fail
         assert self.message(trained).endswith("type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)")
+
+    @pytest.mark.parametrize("iteration", [0, 1])
+    def test_transfer_of_weights(self, setup: Any, iteration: int) -> None:
+        trained = setup()
+        sync = trained.rollout.sync
+
+        def fail(policy: Any, *, iteration: int) -> None:
+            self.fail() if iteration == failing else sync(policy, iteration=iteration)
+
+        failing, trained.rollout.sync = iteration, fail
+        assert self.message(trained).startswith("sync: out of memory on cuda:1")
 
     def test_score(self, setup: Any) -> None:
         trained = setup(batch=Batch(prompts=4, samples=4, token_budget=64, minibatches=2))
@@ -101,6 +137,26 @@ class TestStages:
         longest = max(shape.tokens for shape in trained.row_shapes())
         assert f"type batch.token_budget={2 * longest} (now 4096" in self.message(trained)
 
+    def test_rows_of_data_are_encoded_once(self) -> None:
+        trained, encoded = learner(DPO, preference=Sigmoid(), batch=Batch(prompts=4, preflight=True)), []
+        row_shapes = trained.row_shapes
+        trained.row_shapes = lambda: encoded.append(None) or row_shapes()
+        trained.loss = self.fail
+        assert self.message(trained).startswith("preflight: ")
+        assert len(encoded) == 1
+
+
+@pytest.mark.parametrize("error", [MemoryError(), torch.OutOfMemoryError(CUDA)])
+def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, trained = MagicMock(), learner()
+    trained._trainer = SimpleNamespace(strategy=None, world_size=1)
+    plan.learner.return_value, plan.trainer.return_value = trained, SimpleNamespace(strategy=None, fit=MagicMock(side_effect=error))
+    monkeypatch.setattr(main.compose, "plan", lambda *_: plan)
+    for name in ("RunDir", "Summary", "JsonlLogger", "check_resume", "show_plan", "silence_libraries"):
+        monkeypatch.setattr(main, name, MagicMock())
+    with pytest.raises(UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"):
+        main.run(MagicMock(), {}, [])
+
 
 class TestAdvice:
     def advice(self, stage: str = "update", *, strategy: Any = None, budget: int = 8, **changes: Any) -> str:
@@ -116,6 +172,9 @@ class TestAdvice:
         sharded = FSDP2()
         assert self.advice("start", strategy=sharded) == "more devices, trainer.devices=2 (now 1 ranks), or adapter=lora"
         assert self.advice("checkpoint", strategy=sharded).startswith("trainer.strategy.sharded_checkpoints=true, or")
+
+    def test_the_transfer_of_weights_needs_less_state(self) -> None:
+        assert self.advice("sync") == "trainer=fsdp trainer.devices=2, or adapter=lora"
 
     def test_a_group_is_decoded_at_once(self) -> None:
         assert self.advice("rollout", rollout=Local(max_tokens=8, batch_size=4)).startswith("rollout.max_tokens=4 (now 8)")

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning import Callback
 
+from rlmods.adapter import LoRA
 from rlmods.advantage import GAE
 from rlmods.algo import DPO, GKD, SFT, Batch, Distill, OnlineDPO, PolicyGradient, ProcessRewardModel, RewardModel
 from rlmods.critic import Separate, Shared
@@ -18,12 +19,13 @@ from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.router import Routing
 from rlmods.teacher import Local
+from rlmods.training.extensions import PTX
 from rlmods.training.preflight import largest_microbatches, largest_shapes
-from rlmods.training.row_shape import RowShape
+from rlmods.training.row_shape import RowShape, row_shape
 from rlmods.types import UserError
 from tests.policy.mixtures import mixture
 from tests.support import ranks
-from tests.support.tiny_setup import fit, learner, policy
+from tests.support.tiny_setup import SPLITS, extension, fit, learner, policy
 
 OFFLINE = {"rollout": None, "reward": None}
 TEACHER = Local(policy=partial(policy, seed=3))
@@ -51,6 +53,8 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "online DPO": (OnlineDPO, {"preference": Sigmoid(), "judge": lambda prompt, a, b: float(a < b)}),
     "reward model": (RewardModel, OFFLINE | {"ranking": BradleyTerry()}),
     "process reward model": (ProcessRewardModel, OFFLINE),
+    "ptx": (PolicyGradient, {"ptx_coefficient": 0.5, "ptx_prompts": list(SPLITS.train), "ptx_rows": 4}),
+    "lora": (PolicyGradient, {"adapter": LoRA(rank=4)}),
 }
 
 
@@ -137,6 +141,21 @@ class TestMemory:
         assert int(micro.mask.sum()) == 16 * 8
         assert set(gradients) == {None}
 
+    def test_ptx_has_its_longest_rows(self) -> None:
+        trained, seen = setup("ptx", preflight=True, token_budget=4096), []
+        ptx = extension(trained, PTX)
+        loss = ptx.loss
+
+        def spy(micro: Any, totals: Any) -> Any:
+            seen.append(sorted(micro.forward_tokens.tolist(), reverse=True))
+            return loss(micro, totals)
+
+        ptx.loss = spy
+        fit(trained, 1)
+        lengths = sorted((row_shape(p, trained.policy, ("response",)).tokens for p in ptx.prompts), reverse=True)
+        assert seen[0] == lengths[:4]
+        assert seen[1] != lengths[:4]
+
     def test_a_lack_of_memory_ends_the_run_before_the_first_rollout(self) -> None:
         trained = setup("policy gradient", preflight=True)
 
@@ -144,8 +163,11 @@ class TestMemory:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has")
 
         trained.loss = trained.rollout.generate = fail
-        with pytest.raises(UserError, match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type batch.token_budget="):
+        with pytest.raises(
+            UserError, match=r"^preflight: out of memory on cuda:0 \(1.00 GiB more were needed\): type batch.token_budget="
+        ) as raised:
             fit(trained, 1)
+        assert str(raised.value).endswith("[CUDA out of memory. Tried to allocate 1.00 GiB. GPU 0 has]")
 
     def test_a_resumed_optimizer_has_its_state(self, tmp_path: Any) -> None:
         trained = setup("policy gradient", preflight=True)
@@ -157,6 +179,23 @@ class TestMemory:
             fit(resumed, 2, resume=tmp_path / "x.ckpt")
             finals.append(torch.cat([p.detach().flatten() for p in resumed.policy.parameters()]))
         assert torch.equal(*finals)
+
+    @pytest.mark.parametrize("resumed", [False, True])
+    @pytest.mark.parametrize("case", ["policy gradient", "critic"])
+    def test_gradients_of_all_trained_weights_are_there(self, case: str, resumed: bool, tmp_path: Any) -> None:
+        first, trained, seen = setup(case), setup(case, preflight=True), []
+        if resumed:
+            fit(first, 1)
+            first.trainer.save_checkpoint(tmp_path / "x.ckpt")
+        loss = trained.loss
+
+        def spy(micro: Any, totals: Any) -> Any:
+            seen.append([p.grad is not None for network in trained.networks.values() for p in network.parameters() if p.requires_grad])
+            return loss(micro, totals)
+
+        trained.loss = spy
+        fit(trained, 2, resume=tmp_path / "x.ckpt" if resumed else None)
+        assert all(seen[0])
 
 
 class TestLargestMicrobatches:

@@ -51,6 +51,10 @@ class Extension:
         """Return further rows of the next optimizer step, each with its loss."""
         return []
 
+    def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
+        """Return the largest rows that `before_step` may return, each with its loss, for the largest microbatches before training."""
+        return self.before_step(minibatch)
+
     def loss_term(self, micro: Experience, output: PolicyOutput, totals: Totals) -> Tensor | None:
         """Return a term to add to the loss of a microbatch, or None."""
         return None

@@ -11,6 +11,8 @@ from rlmods.aggregation import TokenMean
 from rlmods.data import PromptLoader
 from rlmods.distributed.sharding import is_sharded
 from rlmods.training.extensions.base import Extension
+from rlmods.training.preflight import largest_microbatches
+from rlmods.training.row_shape import row_shape
 from rlmods.training.sft_batch import sft_batch
 from rlmods.training.train_step import Loss
 from rlmods.types import Experience, Prompt, Totals, UserError
@@ -43,6 +45,14 @@ class PTX(Extension):
     def before_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
         ranks = self.loop.ranks
         return [(self.rows(self.loop.optimizer_steps, ranks.rank, ranks.world_size).to(self.loop.device), self.loss)]
+
+    def largest_step(self, minibatch: Experience) -> list[tuple[Experience, Loss]]:
+        shapes = [row_shape(prompt, self.loop.policy, ("response",)).tokens for prompt in self.prompts]
+        order = sorted(range(len(shapes)), key=lambda i: -shapes[i])
+        max_rows = -(-self.num_rows // self.loop.ranks.world_size)
+        slices = largest_microbatches([shapes[i] for i in order], self.loop.batch.token_budget, max_rows)
+        batches = (sft_batch([self.prompts[i] for i in order[rows]], self.loop.policy, policy_version=0) for rows in slices)
+        return [(batch.to(self.loop.device), self.loss) for batch in batches]
 
     def rows(self, step: int, rank: int = 0, world_size: int = 1) -> Experience:
         """Return the rows of this rank in one optimizer step."""
