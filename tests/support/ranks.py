@@ -42,12 +42,13 @@ def _on_rank(rank: int, function: Callable[[int], None], port: int, num_ranks: i
 
 
 def run(module: str, arguments: Sequence[str], num_ranks: int = 2, timeout_s: float = 300.0) -> None:
-    """Until all are done; what the one that failed said is the message."""
+    """Until all are done; what they said is the message if one fails."""
     processes = start(module, arguments, num_ranks)
     try:
-        for process in processes:
-            said, _ = process.communicate(timeout=timeout_s)
-            assert process.returncode == 0, said[-4000:]
+        said = [process.communicate(timeout=timeout_s)[0] for process in processes]
+        codes = [process.returncode for process in processes]
+        messages = [f"rank {i} ended with {code}:\n{text[-4000:]}" for i, (code, text) in enumerate(zip(codes, said, strict=True))]
+        assert not any(codes), "\n".join(messages)
     finally:
         for process in processes:
             process.kill()

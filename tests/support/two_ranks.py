@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -63,9 +64,13 @@ OTHERS: dict[str, tuple[str, ...]] = {
 
 
 def experts(folder: Path) -> list[str]:
-    """A mixture of experts, on disk."""
+    """A mixture of experts, on disk, for which the other ranks wait."""
+    written = folder.with_suffix(".written")
     if is_first_rank():
         mixture().export(folder)
+        written.touch()
+    while not written.exists():
+        time.sleep(0.02)
     return ["policy=hf", f"policy.name={folder}", "validation.every=null"]
 
 
