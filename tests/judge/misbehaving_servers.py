@@ -128,102 +128,123 @@ def nested(content: bytes, times: int) -> bytes:
     return content
 
 
-def behaviours() -> list[Behaviour]:
-    """Return all behaviours; their contents are made when they are asked for, because some are large."""
-    bomb, deflated = gzip.compress(ZEROS, 1), zlib.compress(ZEROS, 1)
-    late, broken = "timeouts", "errors"
+LATE, BROKEN = "timeouts", "errors"
+
+
+def slow() -> list[Behaviour]:
+    """Servers that do not reply in time."""
     return [
-        # Time
-        Behaviour("a name that is not resolved", stall(), late, resolve_s=NEVER_S),
+        Behaviour("a name that is not resolved", stall(), LATE, resolve_s=NEVER_S),
         Behaviour("a name that is resolved late", reply(GOOD), "verdict", resolve_s=0.1),
-        Behaviour("no reply", stall(), late),
-        Behaviour("a status line and no more", stall(b"HTTP/1.1 200 OK\r\n"), late),
-        Behaviour("headers and no body", stall(head("Content-Length: 9")), late),
-        Behaviour("half a body and no more", stall(head(f"Content-Length: {len(GOOD)}"), GOOD[:9]), late),
-        Behaviour("a byte of the status line now and then", drip(b"HTTP/1.1 2", b"0"), late),
-        Behaviour("a header now and then", drip(b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n"), late),
-        Behaviour("a byte of the body now and then", drip(head("Content-Length: 99999"), b" "), late),
-        Behaviour("a byte of an unbounded body now and then", drip(UNTIL_CLOSED, b" "), late),
-        Behaviour("a chunk now and then", drip(CHUNKED, b"1\r\n \r\n"), late),
-        Behaviour("a byte of an error's body now and then", drip(head("Content-Length: 999", status="500 Oops"), b"x"), late),
-        Behaviour("100 Continue now and then", drip(b"HTTP/1.1 100 Continue\r\n\r\n"), late),
-        Behaviour("100 Continue without end", flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50), late),
-        Behaviour("Retry-After: in 30 years", reply(b"", "Retry-After: 999999999", status="429 Slow down"), broken),
-        Behaviour("Retry-After: infinity", reply(b"", "Retry-After: 1e999", status="429 Slow down"), broken),
-        Behaviour("Retry-After: not a number", reply(b"", "Retry-After: nan", status="503 Busy"), broken),
-        Behaviour("Retry-After: negative", reply(b"", "Retry-After: -5", status="503 Busy"), broken),
-        Behaviour("Retry-After: the year 9999", reply(b"", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", status="429 X"), broken),
-        Behaviour("Retry-After: no such date", reply(b"", "Retry-After: Fri, 99 Dec 99999 99:99:99 -9999", status="429 X"), broken),
-        # Size
-        Behaviour("a body without end", flood(UNTIL_CLOSED, b" " * 65536), broken),
-        Behaviour("chunks without end", flood(CHUNKED, b"1000\r\n" + b" " * 4096 + b"\r\n"), broken),
-        Behaviour("headers without end", flood(b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n" * 500), broken),
-        Behaviour("a header without end", flood(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096), broken),
-        Behaviour("an error without end", flood(head(status="500 Oops"), b"x" * 65536), broken),
-        Behaviour("a verdict before megabytes of white space", reply(GOOD + SPACES), broken),
+        Behaviour("no reply", stall(), LATE),
+        Behaviour("a status line and no more", stall(b"HTTP/1.1 200 OK\r\n"), LATE),
+        Behaviour("headers and no body", stall(head("Content-Length: 9")), LATE),
+        Behaviour("half a body and no more", stall(head(f"Content-Length: {len(GOOD)}"), GOOD[:9]), LATE),
+        Behaviour("a byte of the status line now and then", drip(b"HTTP/1.1 2", b"0"), LATE),
+        Behaviour("a header now and then", drip(b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n"), LATE),
+        Behaviour("a byte of the body now and then", drip(head("Content-Length: 99999"), b" "), LATE),
+        Behaviour("a byte of an unbounded body now and then", drip(UNTIL_CLOSED, b" "), LATE),
+        Behaviour("a chunk now and then", drip(CHUNKED, b"1\r\n \r\n"), LATE),
+        Behaviour("a byte of an error's body now and then", drip(head("Content-Length: 999", status="500 Oops"), b"x"), LATE),
+        Behaviour("100 Continue now and then", drip(b"HTTP/1.1 100 Continue\r\n\r\n"), LATE),
+        Behaviour("100 Continue without end", flood(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 50), LATE),
+        Behaviour("Retry-After: in 30 years", reply(b"", "Retry-After: 999999999", status="429 Slow down"), BROKEN),
+        Behaviour("Retry-After: infinity", reply(b"", "Retry-After: 1e999", status="429 Slow down"), BROKEN),
+        Behaviour("Retry-After: not a number", reply(b"", "Retry-After: nan", status="503 Busy"), BROKEN),
+        Behaviour("Retry-After: negative", reply(b"", "Retry-After: -5", status="503 Busy"), BROKEN),
+        Behaviour("Retry-After: the year 9999", reply(b"", "Retry-After: Fri, 31 Dec 9999 23:59:59 GMT", status="429 X"), BROKEN),
+        Behaviour("Retry-After: no such date", reply(b"", "Retry-After: Fri, 99 Dec 99999 99:99:99 -9999", status="429 X"), BROKEN),
+    ]
+
+
+def large() -> list[Behaviour]:
+    """Replies without end, or large ones once decompressed; made when they are asked for."""
+    bomb, deflated = gzip.compress(ZEROS, 1), zlib.compress(ZEROS, 1)
+    return [
+        Behaviour("a body without end", flood(UNTIL_CLOSED, b" " * 65536), BROKEN),
+        Behaviour("chunks without end", flood(CHUNKED, b"1000\r\n" + b" " * 4096 + b"\r\n"), BROKEN),
+        Behaviour("headers without end", flood(b"HTTP/1.1 200 OK\r\n", b"X: 1\r\n" * 500), BROKEN),
+        Behaviour("a header without end", flood(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 4096), BROKEN),
+        Behaviour("an error without end", flood(head(status="500 Oops"), b"x" * 65536), BROKEN),
+        Behaviour("a verdict before megabytes of white space", reply(GOOD + SPACES), BROKEN),
         Behaviour(
-            "a verdict before megabytes of white space in gzip", reply(gzip.compress(GOOD + SPACES), "Content-Encoding: gzip"), broken
+            "a verdict before megabytes of white space in gzip", reply(gzip.compress(GOOD + SPACES), "Content-Encoding: gzip"), BROKEN
         ),
-        Behaviour("gzip bomb", reply(bomb, "Content-Encoding: gzip"), broken),
-        Behaviour("deflate bomb", reply(deflated, "Content-Encoding: deflate"), broken),
-        Behaviour("gzip bomb in an error", reply(bomb, "Content-Encoding: gzip", status="400 Bad"), broken),
-        Behaviour("gzip in gzip in gzip", reply(nested(ZEROS, 3), "Content-Encoding: gzip, gzip, gzip"), broken),
-        Behaviour("nine times gzip", reply(nested(GOOD, 9), "Content-Encoding: " + ", ".join(["gzip"] * 9)), broken),
-        # HTTP
-        Behaviour("closed at once", raw(), broken),
-        Behaviour("reset at once", reset(), broken),
-        Behaviour("reset in the headers", reset(b"HTTP/1.1 200 OK\r\nConte"), broken),
-        Behaviour("reset in the body", reset(head(f"Content-Length: {len(GOOD)}"), GOOD[:9]), broken),
-        Behaviour("closed in the status line", raw(b"HTTP/1."), broken),
-        Behaviour("closed in the headers", raw(b"HTTP/1.1 200 OK\r\nContent-Le"), broken),
-        Behaviour("closed in the body", raw(head("Content-Length: 9999"), GOOD), broken),
-        Behaviour("closed in a chunk", raw(CHUNKED, b"1000\r\nabc"), broken),
-        Behaviour("not HTTP", raw(bytes(range(256)) * 4), broken),
-        Behaviour("HTTP/0.9", raw(GOOD), broken),
-        Behaviour("TLS", raw(b"\x15\x03\x01\x00\x02\x02\x28"), broken),
-        Behaviour("a status that is no number", reply(GOOD, status="OK"), broken),
-        Behaviour("status 999", reply(GOOD, status="999 What"), broken),
-        Behaviour("status 000", reply(GOOD, status="000 What"), broken),
-        Behaviour("a negative length", raw(head("Content-Length: -1"), GOOD), broken),
-        Behaviour("two lengths", raw(head("Content-Length: 3", "Content-Length: 5"), GOOD), broken),
-        Behaviour("a chunk of no size", raw(CHUNKED, b"xyz\r\n"), broken),
-        Behaviour("a chunk of 2^80 bytes", raw(CHUNKED, b"100000000000000000000\r\n"), broken),
-        Behaviour("a header without a colon", raw(b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n"), broken),
-        Behaviour("a header with a NUL", raw(b"HTTP/1.1 200 OK\r\nX: \x00\r\n\r\n"), broken),
-        Behaviour("gzip that is none", reply(GOOD, "Content-Encoding: gzip"), broken),
-        Behaviour("half a gzip", reply(gzip.compress(GOOD)[:30], "Content-Encoding: gzip"), broken),
-        Behaviour("101 Switching Protocols", raw(head("Upgrade: x", "Connection: Upgrade", status="101 Switch")), broken),
-        Behaviour("204 No Content", raw(head(status="204 No Content")), broken),
-        Behaviour("a redirect to itself", reply(b"", "Location: /v1/chat/completions", status="307 Here"), broken),
-        Behaviour("a redirect with a terminal's codes", reply(b"", "Location: http://x\x1b[2J\x07", status="301 Here"), broken),
-        Behaviour("a key that is not accepted any more", reply(b"no", status="401 Unauthorized"), broken),
-        Behaviour("a model that is gone", reply(b"no", status="404 Not Found"), broken),
-        Behaviour("a context that is too short", reply(b"too long", status="400 Bad Request"), broken),
-        # Contents
-        Behaviour("an empty body", reply(b""), broken),
-        Behaviour("HTML", reply(b"<html>busy</html>", "Content-Type: text/html"), broken),
-        Behaviour("no UTF-8", reply(b'{"choices": "\xff\xfe"}'), broken),
-        Behaviour("half a JSON", reply(GOOD[:-4]), broken),
-        Behaviour("JSON and more", reply(GOOD + b"{}"), broken),
-        Behaviour("deep lists", reply(b"[" * 1_000_000), broken),
-        Behaviour("deep objects", reply(b'{"choices":' * 200_000), broken),
-        Behaviour("a deep reply that ends", reply(b'{"choices":' + b"[" * 50_000 + b"]" * 50_000 + b"}"), broken),
-        Behaviour("a number of a million digits", reply(b"1" * 1_000_000), broken),
-        Behaviour("not a number", reply(b"NaN"), broken),
-        Behaviour("null", as_json(None), broken),
-        Behaviour("a text", as_json("A"), broken),
-        Behaviour("choices that are an object", as_json({"choices": {"0": {}}}), broken),
-        Behaviour("choices of null", as_json({"choices": [None]}), broken),
-        Behaviour("no message", as_json({"choices": [{"message": None}]}), broken),
-        Behaviour("content that is a number", as_json({"choices": [{"message": {"content": 1}}]}), broken),
-        Behaviour("content that is a list", as_json({"choices": [{"message": {"content": [{"text": "A"}]}}]}), broken),
+        Behaviour("gzip bomb", reply(bomb, "Content-Encoding: gzip"), BROKEN),
+        Behaviour("deflate bomb", reply(deflated, "Content-Encoding: deflate"), BROKEN),
+        Behaviour("gzip bomb in an error", reply(bomb, "Content-Encoding: gzip", status="400 Bad"), BROKEN),
+        Behaviour("gzip in gzip in gzip", reply(nested(ZEROS, 3), "Content-Encoding: gzip, gzip, gzip"), BROKEN),
+        Behaviour("nine times gzip", reply(nested(GOOD, 9), "Content-Encoding: " + ", ".join(["gzip"] * 9)), BROKEN),
+    ]
+
+
+def broken_http() -> list[Behaviour]:
+    """Connections and messages that break HTTP, and errors of HTTP."""
+    return [
+        Behaviour("closed at once", raw(), BROKEN),
+        Behaviour("reset at once", reset(), BROKEN),
+        Behaviour("reset in the headers", reset(b"HTTP/1.1 200 OK\r\nConte"), BROKEN),
+        Behaviour("reset in the body", reset(head(f"Content-Length: {len(GOOD)}"), GOOD[:9]), BROKEN),
+        Behaviour("closed in the status line", raw(b"HTTP/1."), BROKEN),
+        Behaviour("closed in the headers", raw(b"HTTP/1.1 200 OK\r\nContent-Le"), BROKEN),
+        Behaviour("closed in the body", raw(head("Content-Length: 9999"), GOOD), BROKEN),
+        Behaviour("closed in a chunk", raw(CHUNKED, b"1000\r\nabc"), BROKEN),
+        Behaviour("not HTTP", raw(bytes(range(256)) * 4), BROKEN),
+        Behaviour("HTTP/0.9", raw(GOOD), BROKEN),
+        Behaviour("TLS", raw(b"\x15\x03\x01\x00\x02\x02\x28"), BROKEN),
+        Behaviour("a status that is no number", reply(GOOD, status="OK"), BROKEN),
+        Behaviour("status 999", reply(GOOD, status="999 What"), BROKEN),
+        Behaviour("status 000", reply(GOOD, status="000 What"), BROKEN),
+        Behaviour("a negative length", raw(head("Content-Length: -1"), GOOD), BROKEN),
+        Behaviour("two lengths", raw(head("Content-Length: 3", "Content-Length: 5"), GOOD), BROKEN),
+        Behaviour("a chunk of no size", raw(CHUNKED, b"xyz\r\n"), BROKEN),
+        Behaviour("a chunk of 2^80 bytes", raw(CHUNKED, b"100000000000000000000\r\n"), BROKEN),
+        Behaviour("a header without a colon", raw(b"HTTP/1.1 200 OK\r\nno colon\r\n\r\n"), BROKEN),
+        Behaviour("a header with a NUL", raw(b"HTTP/1.1 200 OK\r\nX: \x00\r\n\r\n"), BROKEN),
+        Behaviour("gzip that is none", reply(GOOD, "Content-Encoding: gzip"), BROKEN),
+        Behaviour("half a gzip", reply(gzip.compress(GOOD)[:30], "Content-Encoding: gzip"), BROKEN),
+        Behaviour("101 Switching Protocols", raw(head("Upgrade: x", "Connection: Upgrade", status="101 Switch")), BROKEN),
+        Behaviour("204 No Content", raw(head(status="204 No Content")), BROKEN),
+        Behaviour("a redirect to itself", reply(b"", "Location: /v1/chat/completions", status="307 Here"), BROKEN),
+        Behaviour("a redirect with a terminal's codes", reply(b"", "Location: http://x\x1b[2J\x07", status="301 Here"), BROKEN),
+        Behaviour("a key that is not accepted any more", reply(b"no", status="401 Unauthorized"), BROKEN),
+        Behaviour("a model that is gone", reply(b"no", status="404 Not Found"), BROKEN),
+        Behaviour("a context that is too short", reply(b"too long", status="400 Bad Request"), BROKEN),
+    ]
+
+
+def invalid_contents() -> list[Behaviour]:
+    """Bodies that hold no verdict."""
+    return [
+        Behaviour("an empty body", reply(b""), BROKEN),
+        Behaviour("HTML", reply(b"<html>busy</html>", "Content-Type: text/html"), BROKEN),
+        Behaviour("no UTF-8", reply(b'{"choices": "\xff\xfe"}'), BROKEN),
+        Behaviour("half a JSON", reply(GOOD[:-4]), BROKEN),
+        Behaviour("JSON and more", reply(GOOD + b"{}"), BROKEN),
+        Behaviour("deep lists", reply(b"[" * 1_000_000), BROKEN),
+        Behaviour("deep objects", reply(b'{"choices":' * 200_000), BROKEN),
+        Behaviour("a deep reply that ends", reply(b'{"choices":' + b"[" * 50_000 + b"]" * 50_000 + b"}"), BROKEN),
+        Behaviour("a number of a million digits", reply(b"1" * 1_000_000), BROKEN),
+        Behaviour("not a number", reply(b"NaN"), BROKEN),
+        Behaviour("null", as_json(None), BROKEN),
+        Behaviour("a text", as_json("A"), BROKEN),
+        Behaviour("choices that are an object", as_json({"choices": {"0": {}}}), BROKEN),
+        Behaviour("choices of null", as_json({"choices": [None]}), BROKEN),
+        Behaviour("no message", as_json({"choices": [{"message": None}]}), BROKEN),
+        Behaviour("content that is a number", as_json({"choices": [{"message": {"content": 1}}]}), BROKEN),
+        Behaviour("content that is a list", as_json({"choices": [{"message": {"content": [{"text": "A"}]}}]}), BROKEN),
         Behaviour("no verdict", reply(completion("Both are good.")), "without_verdict"),
         Behaviour("no content", reply(completion(None)), "without_verdict"),
         Behaviour("a verdict that is cut off", reply(completion("A", "length")), "without_verdict"),
         Behaviour("a line of a million stars", reply(completion("A" + "*" * 1_000_000 + "x")), "without_verdict"),
         Behaviour("a million words", reply(completion("a " * 1_000_000)), "without_verdict"),
         Behaviour("half a surrogate pair", reply(b'{"choices": [{"message": {"content": "\\ud800"}}]}'), "without_verdict"),
-        # Odd, and yet a reply
+    ]
+
+
+def unusual() -> list[Behaviour]:
+    """Unusual replies that hold a verdict."""
+    return [
         Behaviour("no such version", raw(b"HTTP/7.3 200 OK\r\n\r\n" + GOOD), "verdict"),
         Behaviour("a wrong content type", reply(GOOD, "Content-Type: image/png"), "verdict"),
         Behaviour("a byte order mark", reply(b"\xef\xbb\xbf" + GOOD), "verdict"),
@@ -231,6 +252,11 @@ def behaviours() -> list[Behaviour]:
         Behaviour("a body that ends with the connection", raw(UNTIL_CLOSED, GOOD), "verdict"),
         Behaviour("two replies", raw(head(f"Content-Length: {len(GOOD)}"), GOOD, head(), completion("B")), "verdict"),
     ]
+
+
+def behaviours() -> list[Behaviour]:
+    """Return all behaviours."""
+    return [*slow(), *large(), *broken_http(), *invalid_contents(), *unusual()]
 
 
 @contextmanager
