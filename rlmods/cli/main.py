@@ -21,6 +21,7 @@ from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
+from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
 from rlmods.run.resume import list_checkpoints
 from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory, out_of_memory
@@ -30,6 +31,7 @@ from rlmods.types import UserError
 def main(config: DictConfig) -> None:
     """Train as Hydra's task function; exit with a nonzero status if the run was interrupted."""
     hydra = HydraConfig.get()
+    keep_freed_memory()
     with plain_errors():
         if hydra.mode == RunMode.MULTIRUN:
             _check_sweep(sys.argv[1:])

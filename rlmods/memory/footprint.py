@@ -155,16 +155,17 @@ class Transformer:
     def output_layer(self, rows: Rows, divergence: int = 0, *, entropy: bool = False) -> int:
         """Return the bytes of forward and backward of the output layer.
 
-        A plain linear layer (`linear_logprobs`) computes chunks of at most `chunk` logits: n 4 min(R V, chunk) + w. n = 2 tensors (logits
-        and exponentials in forward; one in backward), or 4 in backward if the entropy carries a gradient or logits are capped. w = 4 V h,
-        the float32 gradient of the matrix, and as much again for a float32 copy of 16-bit weights.
+        A plain linear layer (`linear_logprobs`) computes chunks of logits: n 4 min(R V, chunk) + w. n = 2 tensors (logits and exponentials)
+        of at most `chunk` logits in forward; in backward one of half as many, or 4 if the entropy carries a gradient or logits are capped.
+        w = 4 V h, the float32 gradient of the matrix, and as much again for a float32 copy of 16-bit weights.
 
         Otherwise, and with a divergence: (5 + d) 4 min(R V, `LOGITS_PER_CHUNK` / models), logits, exponentials and gradients in backward.
         """
         if not self.chunk or divergence:
             return (5 + divergence) * self._logits(rows, LOGITS_PER_CHUNK // (2 if divergence else 1))
         gradient = 4 * self.vocabulary * self.hidden
-        return (4 if entropy or self.capped else 2) * self._logits(rows, self.chunk) + gradient + self._float32_copy
+        backward = (4 if entropy or self.capped else 1) * self._logits(rows, self.chunk // 2)
+        return max(2 * self._logits(rows, self.chunk), backward) + gradient + self._float32_copy
 
     def scoring(self, rows: Rows) -> int:
         """Return the bytes of a forward without gradients: T b (4 h + 3 i), and 2 tensors of logits and the float32 copy of 16-bit weights

@@ -14,8 +14,8 @@ from rlmods.ops import is_exact, product_precision
 from rlmods.policy.cpu_linear import cpu_linear
 
 LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**26}
-"""Maximum number of logits in memory, by device. Backward computes those of a chunk again. Chunks of 32 MiB of float32 stay near the cache
-of a processor and are not returned to the system after each use; a GPU needs larger products, and reads all weights for each chunk."""
+"""Maximum number of logits in memory, by device. Chunks of 32 MiB of float32 stay near the cache of a processor and are not returned to the
+system after each use; a GPU needs larger products, and reads all weights for each chunk."""
 
 
 @dataclass(frozen=True)
@@ -77,8 +77,10 @@ def linear_logprobs(
 
     whose gradients are  d log pi(y) / d l_v = 1[v = y] - pi(v)  and  d H / d l_v = -pi(v) (log pi(v) + H).
 
-    Logits, float32 (float64 for weights of float64), exist for `logits_per_chunk / V` tokens at a time, also in backward, which computes
-    them again. The entropy carries a gradient only with `entropy_gradient`.
+    Logits, float32 (float64 for weights of float64), exist for a chunk at a time: in forward those of some tokens, in backward, which
+    computes them again, those of a part of the vocabulary, so that each row of the gradient of W is written once. Under autocast, or with
+    16-bit weights, the factors of products in backward are rounded to bfloat16, as those of other layers are. The entropy carries a
+    gradient only with `entropy_gradient`.
     """
     logprobs, entropy = _LinearLogprobs.apply(hidden, weight, bias, targets, transform, entropy_gradient)  # type: ignore[no-untyped-call]
     return TokenScores(logprobs, entropy)
@@ -89,11 +91,13 @@ class _LinearLogprobs(torch.autograd.Function):
     def forward(
         ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None, targets: Tensor, transform: LogitTransform, entropy_gradient: bool
     ) -> tuple[Tensor, Tensor]:
-        layer = _Layer(hidden, weight, bias, transform, is_exact(hidden, weight))
-        log_z, entropy, logprobs = (torch.empty(len(hidden), dtype=layer.dtype, device=hidden.device) for _ in range(3))
+        exact = is_exact(hidden, weight)
+        dtype = torch.promote_types(weight.dtype, torch.float32)
+        log_z, entropy, logprobs = (torch.empty(len(hidden), dtype=dtype, device=hidden.device) for _ in range(3))
         with torch.autocast(hidden.device.type, enabled=False):
-            for rows in layer.chunks:
-                logits = layer.logits(rows)
+            states, matrix = hidden.to(dtype), weight.to(dtype)
+            for rows in _chunks(len(hidden), logits_per_chunk(hidden.device.type) // len(weight)):
+                logits = _logits(states[rows], matrix, bias, transform, exact)
                 highest = logits.amax(-1, keepdim=True)
                 probabilities = logits.sub_(highest).exp()
                 total = probabilities.sum(-1)
@@ -102,7 +106,8 @@ class _LinearLogprobs(torch.autograd.Function):
                 entropy[rows] = log_total - probabilities.mul_(logits).sum(-1) / total
                 log_z[rows] = log_total + highest.squeeze(-1)
         ctx.save_for_backward(hidden, weight, bias, targets, log_z, entropy)
-        ctx.transform, ctx.exact, ctx.entropy_gradient = transform, layer.exact, entropy_gradient
+        ctx.transform, ctx.exact, ctx.entropy_gradient = transform, exact, entropy_gradient
+        ctx.factors = dtype if exact or torch.bfloat16 not in (weight.dtype, autocast_dtype(hidden)) else torch.bfloat16
         if not entropy_gradient:
             ctx.mark_non_differentiable(entropy)
         return logprobs, entropy
@@ -111,52 +116,55 @@ class _LinearLogprobs(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, of_logprobs: Tensor, of_entropy: Tensor) -> tuple[Tensor | None, ...]:
         hidden, weight, bias, targets, log_z, entropy = ctx.saved_tensors
-        layer = _Layer(hidden, weight, bias, ctx.transform, ctx.exact)
         needs_hidden, needs_weight, needs_bias, *_ = ctx.needs_input_grad
-        d_hidden = torch.empty_like(hidden) if needs_hidden else None
-        d_weight = torch.zeros_like(weight, dtype=layer.dtype) if needs_weight else None
-        d_bias = torch.zeros_like(bias, dtype=layer.dtype) if needs_bias else None
-        for rows in layer.chunks:
-            logits = layer.logits(rows)
+        states, factor = hidden.to(log_z.dtype), -of_logprobs[:, None]
+        states_factor = states.to(ctx.factors)
+        d_hidden = torch.zeros_like(states) if needs_hidden else None
+        d_weight = torch.empty_like(weight) if needs_weight else None
+        d_bias = torch.empty_like(bias) if needs_bias else None
+        # Half as many logits as in forward, as their gradient is in memory too.
+        for words in _chunks(len(weight), logits_per_chunk(hidden.device.type) // 2 // max(1, len(hidden))):
+            matrix = weight[words].to(log_z.dtype)
+            logits = _logits(states, matrix, None if bias is None else bias[words], ctx.transform, ctx.exact)
             needs_logits = ctx.entropy_gradient or ctx.transform.cap
-            gradient = (logits - log_z[rows, None] if needs_logits else logits.sub_(log_z[rows, None])).exp_()
-            factor = -of_logprobs[rows, None]
+            gradient = (logits - log_z[:, None] if needs_logits else logits.sub_(log_z[:, None])).exp_()
             if ctx.entropy_gradient:
-                gradient.mul_(factor - of_entropy[rows, None] * (logits - (log_z - entropy)[rows, None]))
+                gradient.mul_(factor - of_entropy[:, None] * (logits - (log_z - entropy)[:, None]))
             else:
                 gradient.mul_(factor)
-            gradient.scatter_add_(-1, targets[rows, None], -factor)
-            layer.transform.backward_(gradient, logits)
-            if d_hidden is not None:
-                d_hidden[rows] = layer.multiply(gradient, layer.weight).to(hidden.dtype)
-            if d_weight is not None:
-                layer.add_product(d_weight, gradient.t(), hidden[rows].to(layer.dtype))
+            is_here = (targets >= words.start) & (targets < words.stop)
+            gradient.scatter_add_(
+                -1, torch.where(is_here, targets - words.start, 0)[:, None], torch.where(is_here, of_logprobs, 0.0)[:, None]
+            )
+            ctx.transform.backward_(gradient, logits)
             if d_bias is not None:
-                d_bias += gradient.sum(0)
-        parameters = (x if x is None else x.to(weight.dtype) for x in (d_weight, d_bias))
-        return d_hidden, *parameters, None, None, None
+                d_bias[words] = gradient.sum(0)
+            gradient = gradient.to(ctx.factors)
+            if d_hidden is not None:
+                d_hidden += _product(gradient, matrix.to(ctx.factors), ctx.exact)
+            if d_weight is not None:
+                d_weight[words] = _product(gradient.t(), states_factor, ctx.exact)
+        return None if d_hidden is None else d_hidden.to(hidden.dtype), d_weight, d_bias, None, None, None
 
 
-class _Layer:
-    """The output layer on n hidden states, in chunks."""
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """Return the data type of autocast on the device of a tensor, None without autocast."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
-    def __init__(self, hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool) -> None:
-        self.exact, self.transform = exact, transform
-        self.dtype = torch.promote_types(weight.dtype, torch.float32)
-        self.hidden, self.weight, self.bias = hidden, weight.to(self.dtype), bias
-        size = max(1, logits_per_chunk(hidden.device.type) // len(weight))
-        self.chunks = [slice(start, start + size) for start in range(0, len(hidden), size)]
 
-    def logits(self, rows: slice) -> Tensor:
-        logits = self.multiply(self.hidden[rows].to(self.dtype), self.weight.t())
-        return self.transform.apply_(logits if self.bias is None else logits.add_(self.bias))
+def _chunks(count: int, size: int) -> list[slice]:
+    size = max(1, size)
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
-    def multiply(self, a: Tensor, b: Tensor) -> Tensor:
-        if self.exact:
-            return cpu_linear(a, b.t())
-        with product_precision(a.device.type, self.exact):
-            return a @ b
 
-    def add_product(self, total: Tensor, a: Tensor, b: Tensor) -> None:
-        with product_precision(a.device.type, self.exact):
-            total.addmm_(a, b)
+def _logits(hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, exact: bool) -> Tensor:
+    logits = _product(hidden, weight.t(), exact)
+    return transform.apply_(logits if bias is None else logits.add_(bias))
+
+
+def _product(a: Tensor, b: Tensor, exact: bool) -> Tensor:
+    if exact:
+        return cpu_linear(a, b.t())
+    with product_precision(a.device.type, exact):
+        return a @ b

@@ -1,19 +1,21 @@
 """Rows of tokens as one sequence in which equal prompts, and no padding, are computed once.
 
 The responses to a prompt share it, so its tokens are the same in each of their rows. A `Packing` lays the distinct tokens out one after the
-other: all linear layers of the network see each of them once, and attention, which alone lets a token see others, is computed row by row.
+other: all linear layers of the network see each of them once, and attention, which alone lets a token see others, is computed row by row,
+in each row for the tokens that no earlier row has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
@@ -22,8 +24,20 @@ from rlmods.types import TokenInts, TokenMask
 
 IMPLEMENTATION = "rlmods_packed_sdpa"
 """Name of the attention under transformers: `sdpa`, apart from forwards with a packing."""
-SAME_CHUNK = 0.7
-"""Rows at least this fraction as long as the longest are in the same call of attention, where they are padded to it."""
+MIN_USED = 0.7
+"""Minimum fraction of the queries in one call of attention that are tokens of their rows alone. The others are padding, or tokens that
+another row has computed."""
+
+
+class Chunk(NamedTuple):
+    """One call of attention on r rows: the packed tokens of their columns, with any token behind the end of a row."""
+
+    queries: Int[Tensor, "r Q"]
+    """The last Q columns."""
+    keys: Int[Tensor, "r L"]
+    """All columns."""
+    visible: Bool[Tensor, "Q L"] | None
+    """The keys that each query sees, those of its column and before; None if Q = L."""
 
 
 @dataclass(frozen=True)
@@ -35,8 +49,8 @@ class Packing:
     """Position of each token in its row."""
     states: Int[Tensor, " n"]
     """For each scored token, row by row, the packed token before it."""
-    chunks: Sequence[Int[Tensor, "r L"]]
-    """For each call of attention, the packed tokens of its rows, in order; 0 behind the end of a row."""
+    chunks: Sequence[Chunk]
+    """Calls of attention, which together have every packed token among their queries."""
     outputs: Int[Tensor, " S"]
     """For each packed token, the place of its output among those of all chunks."""
 
@@ -47,31 +61,37 @@ class Packing:
         What a row has in common with earlier ones is its prompt, the columns before its first scored token, if all of it is equal."""
         device, (ids, scored) = tokens.device, (x.cpu().numpy() for x in (tokens, mask))
         scored = scored & (np.arange(scored.shape[1]) > 0)  # nothing precedes the first column
-        column = np.arange(ids.shape[1])
+        column, row = np.arange(ids.shape[1]), np.arange(len(ids))
         lengths = np.where(scored, column, 0).max(1)  # columns that a scored token depends on
         prompts = np.minimum(np.where(scored, column, len(column)).min(1), lengths)
         if not scored.any():
             lengths[0] = prompts[0] = 1  # a forward of no token is none
         first = _first_equal(ids, prompts)
-        own = (column < lengths[:, None]) & ((column >= prompts[:, None]) | (first == np.arange(len(ids)))[:, None])
+        starts = np.where(first == row, 0, prompts)  # the columns of a row before it are those of an earlier row
+        own = (column < lengths[:, None]) & (column >= starts[:, None])
         number = np.zeros(ids.shape, dtype=np.int64)
         number[own] = np.arange(own.sum())
         number = np.where(column < prompts[:, None], number[first], number)
-        chunks, places, offset = [], np.zeros_like(number), 0
-        for rows in _chunks(lengths):
-            longest = lengths[rows[0]]
-            chunks.append(np.where(column[:longest] < lengths[rows, None], number[rows, :longest], 0))
-            places[rows, :longest] = offset + np.arange(len(rows) * longest).reshape(len(rows), longest)
-            offset += len(rows) * longest
+        number[column >= lengths[:, None]] = 0
 
         def tensor(x: np.ndarray[Any, Any]) -> Tensor:
             return torch.from_numpy(x).to(device)
+
+        chunks, places, offset = [], np.zeros_like(number), 0
+        # On GPUs, the fast kernels for heads that share keys take no mask: there the queries are whole rows.
+        first_query = np.zeros_like(starts) if device.type == "cuda" else starts
+        for rows in _chunks(first_query, lengths):
+            start, end = first_query[rows].min(), lengths[rows].max()
+            visible = None if start == 0 else tensor(np.tri(end - start, end, start, dtype=bool))
+            chunks.append(Chunk(tensor(number[rows, start:end]), tensor(number[rows, :end]), visible))
+            places[rows, start:end] = offset + np.arange(len(rows) * (end - start)).reshape(len(rows), -1)
+            offset += len(rows) * (end - start)
 
         return Packing(
             tokens=tensor(ids[own]),
             positions=tensor(np.broadcast_to(column, own.shape)[own]),
             states=tensor(number[:, :-1][scored[:, 1:]]),
-            chunks=[tensor(chunk) for chunk in chunks],
+            chunks=chunks,
             outputs=tensor(places[own]),
         )
 
@@ -85,16 +105,24 @@ def _first_equal(ids: np.ndarray[Any, Any], prompts: np.ndarray[Any, Any]) -> np
     return np.array([first.setdefault(ids[i, :length].tobytes(), i) for i, length in enumerate(prompts)])
 
 
-def _chunks(lengths: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
-    """Return the rows with tokens in chunks of similar lengths, longest first."""
-    order = np.argsort(-lengths, kind="stable")
+def _chunks(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:
+    """Return the rows that have own columns, from `starts` to `lengths`, in chunks: the queries of a chunk are the columns from the first
+    start to the last end, and `MIN_USED` of them are own columns. Rows with many own columns come first."""
     chunks: list[list[int]] = []
-    for row in order[lengths[order] > 0].tolist():
-        if chunks and lengths[row] >= SAME_CHUNK * lengths[chunks[-1][0]]:
-            chunks[-1].append(row)
+    spans: list[tuple[int, int, int]] = []  # first start, last end and own columns of a chunk
+    own = lengths - starts
+    order = np.argsort(-own, kind="stable")
+    for row in order[own[order] > 0].tolist():
+        for i in reversed(range(len(chunks))):
+            start, end, used = min(spans[i][0], int(starts[row])), max(spans[i][1], int(lengths[row])), spans[i][2] + int(own[row])
+            if used >= MIN_USED * (len(chunks[i]) + 1) * (end - start):
+                chunks[i].append(row)
+                spans[i] = start, end, used
+                break
         else:
             chunks.append([row])
-    return [np.array(chunk) for chunk in chunks]
+            spans.append((int(starts[row]), int(lengths[row]), int(own[row])))
+    return [np.array(rows) for rows in chunks]
 
 
 class _Gather(torch.autograd.Function):
@@ -133,7 +161,7 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention of transformers (`sdpa`): of a batch, or, with `packing`, of its rows, given its tokens [1, H, S, D].
 
-    In a row each token sees those before it. Queries of shared tokens are computed in each of their rows, and the first one counts."""
+    In a row each token sees itself and those before it."""
     if packing is None:
         if attention_mask is None and query.shape[2] == 1 and query.device.type == "cpu" and query.dtype == torch.bfloat16:
             # PyTorch's kernel for one token without a mask is five times as slow in 16 bits.
@@ -141,12 +169,18 @@ def packed_attention(
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
     # PyTorch's backward of attention on processors takes three times as long in 16 bits.
     dtype = torch.float32 if query.device.type == "cpu" and query.dtype == torch.bfloat16 else query.dtype
-    by_token = [x[0].transpose(0, 1).to(dtype) for x in (query, key, value)]
+    queries, keys, values = (x.squeeze(0).transpose(0, 1).to(dtype) for x in (query, key, value))
     outputs = []
     for chunk in packing.chunks:
-        states = (gather(x, chunk).transpose(1, 2) for x in by_token)
+        indexed = ((queries, chunk.queries), (keys, chunk.keys), (values, chunk.keys))
+        q, k, v = (gather(x, index).transpose(1, 2) for x, index in indexed)
         with torch.autocast(query.device.type, enabled=False):
-            output, _ = sdpa_attention_forward(module, *states, attention_mask=None, **(kwargs | {"is_causal": True}))
+            if chunk.visible is None:
+                output, _ = sdpa_attention_forward(module, q, k, v, attention_mask=None, **(kwargs | {"is_causal": True}))
+            else:  # that function copies keys and values for each head if there is a mask
+                shares_keys = query.shape[1] != key.shape[1]
+                output = scaled_dot_product_attention(q, k, v, chunk.visible, scale=kwargs.get("scaling"), enable_gqa=shares_keys)
+                output = output.transpose(1, 2)
         outputs.append(output.flatten(0, 1).to(query.dtype))
     return gather(torch.cat(outputs), packing.outputs)[None], None
 

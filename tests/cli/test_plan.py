@@ -119,7 +119,9 @@ class TestFormulas:
         rows, large = Rows(num=100, length=30, response=20), replace(SIZES, vocabulary=50_000, chunk=2**23)
         weights = 4 * 50_000 * WIDTH
         assert large.output_layer(rows) == 2 * 4 * 2**23 + weights
-        assert large.output_layer(rows, entropy=True) == replace(large, capped=True).output_layer(rows) == 4 * 4 * 2**23 + weights
+        few = Rows(num=1, length=30, response=60)
+        assert large.output_layer(few, entropy=True) == replace(large, capped=True).output_layer(few) == 4 * 4 * 60 * 50_000 + weights
+        assert large.output_layer(rows, entropy=True) == 2 * 4 * 2**23 + weights  # 4 tensors of half as many logits
         wide = replace(large, checkpointing=True, layers=1, inner=1, chunk=2**26)
         for entropy in (False, True):
             assert wide.training(rows, entropy=entropy) == 3000 * WIDTH * 4 + wide.output_layer(rows, entropy=entropy)

@@ -92,19 +92,20 @@ class TestEqualsAutograd:
 
     def test_no_logits_of_more_than_a_chunk(self, chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
         sizes: list[int] = []
-        logits, saved = module._Layer.logits, []
+        logits, saved = module._logits, []
 
-        def counted(layer: Any, rows: slice) -> Tensor:
-            found = logits(layer, rows)
-            sizes.append(len(found))
+        def counted(*args: Any) -> Tensor:
+            found = logits(*args)
+            sizes.append(found.numel())
             return found
 
-        monkeypatch.setattr(module._Layer, "logits", counted)
+        monkeypatch.setattr(module, "_logits", counted)
         hidden, weight, bias, targets = inputs()
         with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):
             linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs.sum().backward()
-        assert max(sizes) == min(chunk, N)
-        assert sum(sizes) == 2 * N
+        assert max(sizes) <= max(chunk * V, N)  # at least one token in forward, one word in backward
+        assert sum(sizes) == 2 * N * V
+        assert len(sizes) > 2 or chunk == 100
         assert max(saved) <= V * H
 
     def test_no_tokens(self) -> None:
@@ -127,6 +128,18 @@ class TestPrecision:
         tensors = inputs()
         [expected] = torch.autograd.grad(slow(*tensors, LogitTransform())[0].sum(), tensors[1])
         torch.testing.assert_close(weight.grad.double(), expected, rtol=0, atol=0.2)
+
+    def test_gradients_under_autocast_are_as_exact_as_their_factors(self) -> None:
+        hidden, weight, bias, targets = (x.detach().bfloat16().float().requires_grad_() if x.is_floating_point() else x for x in inputs())
+        doubles = [x.detach().double().requires_grad_() for x in (hidden, weight, bias)]
+        weights = torch.linspace(-1, 2, N)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            found = linear_logprobs(hidden, weight, bias, targets, LogitTransform()).logprobs
+        actual = torch.autograd.grad((weights * found).sum(), (hidden, weight, bias))
+        expected = torch.autograd.grad((weights * slow(*doubles, targets, LogitTransform())[0]).sum(), doubles)
+        for x, exact in zip(actual, expected, strict=True):
+            assert x.dtype == torch.float32
+            assert (x - exact).norm() < 4e-3 * exact.norm()  # bfloat16 has 8 bits
 
     def test_entropies_have_32_bits_under_autocast(self) -> None:
         """Of logits that are sums in float32 of products of 16-bit numbers, which every processor computes alike."""

@@ -28,7 +28,7 @@ from transformers import (
 from rlmods.adapter import LoRA
 from rlmods.policy import Policy, packing
 from rlmods.policy.dropout import set_dropout
-from rlmods.policy.packing import IMPLEMENTATION, Packing, gather
+from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
 from tests.policy.test_base import SHAPE, gpt2, llama, seeded
 
@@ -184,8 +184,28 @@ class TestWork:
         assert len(Packing.of(tokens, mask)) == 9 + 9
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
-        tokens, mask = groups([(1, [100, 90, 71, 20, 15, 3])])
-        assert [tuple(chunk.shape) for chunk in Packing.of(tokens, mask).chunks] == [(3, 100), (2, 20), (1, 3)]
+        tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])
+        assert [tuple(chunk.keys.shape) for chunk in Packing.of(tokens, mask).chunks] == [(3, 100), (2, 20), (1, 3)]
+
+    def test_queries_of_a_prompt_are_computed_once(self) -> None:
+        chunks = Packing.of(*groups([(30, [11, 11, 11])])).chunks
+        assert [tuple(chunk.queries.shape) for chunk in chunks] == [(1, 40), (2, 10)]
+        assert [tuple(chunk.keys.shape) for chunk in chunks] == [(1, 40), (2, 40)]
+
+    @given(st.lists(st.tuples(st.integers(1, 9), st.lists(st.integers(1, 20), min_size=1, max_size=6)), min_size=1, max_size=6))
+    def test_most_queries_are_tokens_of_their_rows_alone(self, lengths: list[tuple[int, list[int]]]) -> None:
+        rows = Packing.of(*groups(lengths))
+        assert MIN_USED * sum(chunk.queries.numel() for chunk in rows.chunks) <= len(rows)
+
+    @pytest.mark.parametrize("lengths", [[(8, [2, 2, 12, 6])], [(5, [3, 9, 1]), (2, [4]), (7, [5, 5])]])
+    def test_a_query_sees_its_row_up_to_itself(self, lengths: list[tuple[int, list[int]]]) -> None:
+        rows = Packing.of(*groups(lengths))
+        for chunk in rows.chunks:
+            size = chunk.keys.shape[1]
+            visible = torch.ones(size, size, dtype=torch.bool).tril() if chunk.visible is None else chunk.visible
+            assert torch.equal(chunk.queries, chunk.keys[:, -chunk.queries.shape[1] :])
+            for query, seen in zip(range(size - len(visible), size), visible, strict=True):
+                assert seen.nonzero().squeeze(1).tolist() == list(range(query + 1))
 
 
 class TestSupport:
@@ -247,16 +267,18 @@ def test_attention_without_a_packing_is_that_of_transformers(queries: int, dtype
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if dtype == torch.float32 else 2e-2)
 
 
-def test_rows_are_attended_in_32_bits_on_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("lengths", [[(6, [4])], [(6, [4, 4, 4])]])
+def test_rows_are_attended_in_32_bits_on_processors(lengths: list[tuple[int, list[int]]], monkeypatch: pytest.MonkeyPatch) -> None:
     """The backward in 16 bits is slow there."""
-    seen, attend = [], packing.sdpa_attention_forward
+    seen, attend = [], torch.nn.functional.scaled_dot_product_attention
 
-    def watched(module: Any, query: Tensor, *rest: Any, **options: Any) -> Any:
+    def watched(query: Tensor, *rest: Any, **options: Any) -> Any:
         seen.append(query.dtype)
-        return attend(module, query, *rest, **options)
+        return attend(query, *rest, **options)
 
-    monkeypatch.setattr(packing, "sdpa_attention_forward", watched)
-    rows = Packing.of(*RAGGED)
+    monkeypatch.setattr(packing, "scaled_dot_product_attention", watched)
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
+    rows = Packing.of(*groups(lengths))
     module = llama().model.layers[0].self_attn
     for dtype, expected in ((torch.bfloat16, torch.float32), (torch.float64, torch.float64)):
         seen.clear()
