@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -167,7 +168,23 @@ def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dty
     """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a global generator. With the same key, a
     longer sequence starts with the shorter one."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(count)
+    return _GENERATOR.restart(np.frombuffer(digest, dtype="<u8")).random(count)
+
+
+class _KeyedGenerator(threading.local):
+    """A generator for each thread that restarts with another key, which takes a third of the time of making one."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.bits)
+        self.start: Any = self.bits.state
+
+    def restart(self, key: np.ndarray[Any, np.dtype[np.uint64]]) -> np.random.Generator:
+        self.bits.state = self.start | {"state": self.start["state"] | {"key": key}}
+        return self.generator
+
+
+_GENERATOR = _KeyedGenerator()
 
 
 def sample_tokens(

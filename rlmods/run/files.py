@@ -44,7 +44,10 @@ def atomic_write(path: Path, content: str | bytes) -> None:
 
 def dumps(value: Any, indent: int | None = None) -> str:
     """Return standard JSON: NaN and infinities become null, tensors and arrays lists, other unknown types their `str`."""
-    return json.dumps(_to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
+    try:  # most values need no change, and copying them takes longer than writing them
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent, default=_to_json)
+    except (TypeError, ValueError):  # keys that are not strings, NaN and infinities
+        return json.dumps(_to_json(value), ensure_ascii=False, allow_nan=False, indent=indent)
 
 
 def write_summary(

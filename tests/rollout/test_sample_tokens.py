@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +21,14 @@ def test_uniforms_are_pinned_and_prefix_stable():
     assert keyed_uniforms(300, 1, "a", 0)[:3].tolist() == PINNED
     other_keys = [(1, "a", 1), (2, "a", 0), (1, "b", 0), (1, "a0"), ("1", "a", 0)]
     assert len({float(keyed_uniforms(1, *key)[0]) for key in other_keys} | {PINNED[0]}) == 6
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.text()), min_size=1, max_size=5))
+def test_uniforms_do_not_depend_on_those_drawn_before(keys):
+    for count, key in keys:
+        digest = hashlib.blake2b(repr((key, count)).encode(), digest_size=16).digest()
+        expected = np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little"))).random(count)
+        assert keyed_uniforms(count, key, count).tolist() == expected.tolist()
 
 
 @settings(max_examples=50, deadline=None)
