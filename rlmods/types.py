@@ -106,6 +106,16 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """Start of a response that continues a prefix of another response to the same prompt. The responses to a prompt form a tree."""
+
+    parent: int
+    """Index of the other response among the prompt's G responses."""
+    shared: int
+    """Number of leading tokens, sampled and observed, that were not sampled again but taken from the parent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """One sampled response to a prompt."""
 
@@ -122,6 +132,8 @@ class Response:
     """"stop": ended by an EOS token or a stop string. "length": truncated by the token limit."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
+    branch: Branch | None = None
+    """Where the response branches off from another one; None if it was sampled from the prompt on."""
 
 
 def as_response(prompt: Prompt, candidate: Response | str) -> Response:
@@ -225,6 +237,9 @@ class Experience(Rows):
     """Regression target of the critic."""
     steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
+    origin: TokenInts | None = None
+    """Index, among the responses to the prompt, of the response in which each token was sampled. Rows of a group hold the same sampled
+    token in a column iff they have the same origin there. None if no response branches off from another one."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
 
