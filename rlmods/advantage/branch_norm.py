@@ -12,8 +12,8 @@ from rlmods.types import Credit, RowInts, TokenFloats, TokenInts, TokenMask, che
 
 @dataclass(frozen=True)
 class BranchNorm:
-    """Group normalisation over a tree of responses: A_i = (R_i - mean(R)) / (std(R) + eps) over all responses to one prompt. On a token t that
-    d of them share,
+    """Group normalisation over a tree of responses: A_i = (R_i - mean(R)) / (std(R) + eps) over all responses to one prompt. A token t that
+    d of them share has
 
         soft:  A_i,t = A_i                               hard:  A_i,t = sum_j A_j / d  over the d responses j that share t
 
