@@ -15,9 +15,9 @@ from rlmods.advantage import GAE
 from rlmods.algo import DPO, GKD, SFT, Batch, Distill, OnlineDPO, PolicyGradient, ProcessRewardModel, RewardModel
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
+from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
-from rlmods.policy.packing import Packing
 from rlmods.router import Routing
 from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
