@@ -94,7 +94,7 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
 
 
 def _origins(responses: Sequence[Response], group: Sequence[int], shape: tuple[int, int]) -> Tensor:
-    """Return `Experience.origin`. Outside of responses it is the row's own index."""
+    """Return `Experience.origin`: indices of responses among those of their group; outside of responses the row's own one."""
     members: dict[int, list[Response]] = {}
     places = []
     for response, group_id in zip(responses, group, strict=True):
@@ -131,7 +131,7 @@ def _ancestors(siblings: Sequence[Response], index: int) -> Iterator[tuple[int, 
 def _check_branch(child: Response, parent: Response, shared: int) -> None:
     """Raise UserError unless the first `shared` tokens of a response are those of its parent."""
     equal = (list(child.prompt_tokens), list(child.tokens[:shared])) == (list(parent.prompt_tokens), list(parent.tokens[:shared]))
-    if not equal or not 0 <= shared <= len(child.tokens) or shared > len(parent.tokens):
+    if not equal or not 0 <= shared <= len(child.tokens):
         raise UserError(f"rollout: a response to prompt {child.prompt.id!r} does not share its first {shared} tokens with its parent")
 
 

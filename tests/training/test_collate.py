@@ -129,6 +129,14 @@ class TestBranches:
         kept = torch.tensor([2, 0])
         assert torch.equal(Experience.concat([rows.select(kept), rows.select(kept)]).origin, rows.origin[[2, 0, 2, 0]])  # type: ignore[arg-type]
 
+    def test_rows_of_batches_without_branches_share_nothing(self) -> None:
+        tree, others = self.rows(*self.TREE), self.rows(*(replace(r, branch=None) for r in self.TREE), group=(9, 9, 9, 9))
+        joined = Experience.concat([others, tree.select(torch.tensor([0, 1]))])
+        assert joined.origin is not None
+        assert len({*joined.origin[:4, 2].tolist()}) == 4
+        assert joined.origin[4:, 2:].tolist() == [[0] * 5, [0, 0, 1, 1, 1]]
+        assert Experience.concat([others, others]).origin is None
+
     @pytest.mark.parametrize(
         ("branch", "problem"),
         [
@@ -144,6 +152,12 @@ class TestBranches:
         wrong = [*self.TREE[:2], replace(self.TREE[2], branch=branch), self.TREE[3]]
         with pytest.raises(UserError, match=problem):
             self.rows(*wrong)
+
+    @pytest.mark.parametrize("shared", [5, -1])
+    def test_a_branch_shares_tokens_that_it_has(self, shared: int) -> None:
+        """Also if all of them are those of the parent."""
+        with pytest.raises(UserError, match=f"does not share its first {shared} tokens"):
+            self.rows(*self.TREE[:3], replace(self.TREE[0], branch=Branch(0, shared)))
 
     def test_responses_do_not_branch_off_from_each_other(self) -> None:
         with pytest.raises(UserError, match="branches off from this one"):
