@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.advantage import Tree
+from rlmods.advantage import BranchNorm, Tree
 from rlmods.cli import show
 from rlmods.cli.show import groups, tree_lines
 from rlmods.training.collate import collate
@@ -36,13 +36,13 @@ RESPONSES = [
 REWARDS = [1.0, 0.0, 0.5, 0.0, 0.0]
 
 
-def rows() -> list[dict[str, Any]]:
-    """Rows of the sample log, as the training loop writes them."""
+def rows(part: Any = None) -> list[dict[str, Any]]:
+    """Rows of the sample log, as the training loop writes them, with advantages of `part` (`tree`)."""
     group, scores = torch.tensor([3] * 5), Scores(REWARDS)
     batch = collate(RESPONSES, scores, group, policy_version=0, pad_id=0)
     batch.mask[:3, 4] = False  # token 3 is observed
     logged = sample_rows(RESPONSES, scores, torch.ones(5, dtype=torch.bool), 7, group)
-    log_advantages({3: logged}, CreditAssignment(Tree()).estimate(batch, scores, torch.zeros_like(batch.rewards)))
+    log_advantages({3: logged}, CreditAssignment(part or Tree()).estimate(batch, scores, torch.zeros_like(batch.rewards)))
     return logged
 
 
@@ -72,6 +72,11 @@ class TestRows:
         assert [run[:2] for run in second] == [[0, 2], [2, 3], [4, 8]]
         assert [run[:2] for run in last] == [[0, 2], [2, 4]]
         assert [run[2] for run in last] == pytest.approx([0.075, -0.375])
+
+    def test_have_runs_that_end_before_observed_tokens(self) -> None:
+        """Also where all sampled tokens have the same advantage."""
+        found = [row["branch"]["segments"] for row in rows(BranchNorm(attribution="soft"))]
+        assert [[run[:2] for run in runs] for runs in found[:2]] == [[[0, 3], [4, 6]], [[0, 3], [4, 8]]]
 
     def test_without_branches_have_no_column_for_them(self) -> None:
         roots = [RESPONSES[0], RESPONSES[3]]
