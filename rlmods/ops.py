@@ -17,7 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn.functional import linear
 
-from rlmods.types import RowFloats, RowInts, RowMask, TokenFloats, TokenMask
+from rlmods.types import RowFloats, RowInts, RowMask, TokenFloats, TokenInts, TokenMask
 
 EQUAL_SCORES_RTOL = 2e-6
 """Relative difference up to which the scores of a group count as equal: about 16 float32 rounding errors."""
@@ -87,6 +87,28 @@ def center_by_group(rewards: TokenFloats, mask: TokenMask, group: RowInts) -> tu
 def broadcast_to_tokens(x: RowFloats, mask: TokenMask) -> TokenFloats:
     """Return a row's value on each of its true slots, 0 elsewhere."""
     return torch.where(mask, x[:, None], 0.0)
+
+
+def sampled_token(origin: TokenInts, group: RowInts) -> TokenInts:
+    """Return a number for each slot, equal for slots of different rows iff they hold the same sampled token: rows of one group, in the same
+    column, with the same origin (`Experience.origin`)."""
+    _, tree = torch.unique(group, return_inverse=True)
+    column = torch.arange(origin.shape[1], device=origin.device)
+    token: Tensor = (tree[:, None] * (int(origin.max()) + 1) + origin) * origin.shape[1] + column
+    return token
+
+
+def mean_over_branches(x: RowFloats, mask: TokenMask, group: RowInts, origin: TokenInts | None) -> tuple[TokenFloats, TokenInts]:
+    """Return the mean of `x` over the rows that share each token, and their number; 0 where the mask is False.
+
+    Rows in which the mask of the token is False are left out. `origin`: None if no rows share tokens, so that the mean is `x` itself."""
+    if origin is None:
+        return broadcast_to_tokens(x, mask), mask.long()
+    token = sampled_token(origin, group)[mask]
+    by_token = x[:, None].expand_as(mask)[mask]
+    count = group_reduce(torch.ones_like(by_token), token, "sum")
+    mean = group_reduce(by_token, token, "sum") / count
+    return x.new_zeros(mask.shape).masked_scatter(mask, mean), torch.zeros_like(origin).masked_scatter(mask, count.long())
 
 
 def differs_by_token(x: TokenFloats, mask: TokenMask) -> RowMask:

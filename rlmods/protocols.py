@@ -37,6 +37,7 @@ class Advantage(Protocol):
     - `needs_nonnegative = True`: rewards of at least 0.
     - `needs_outcomes = True`, in addition: the argument `outcomes` [N], the rewards per response, which `rewards` then does not contain
       (NaN: none).
+    - `needs_branches = True`: the argument `origin`, int [N, T] or None: `Experience.origin`, which tokens the rows of a group share.
     - `needs_terms = True`: the arguments `terms` [N, K], the scores of the reward's terms (NaN: abstained), and `weights` [K].
     - `reads_correctness = True`: `rewards` are the scores by which `sampling` selects (unshaped correctness, or the total reward if the
       reward does not report it), without scaling and KL.

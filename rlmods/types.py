@@ -106,6 +106,16 @@ class Prompt:
 
 
 @dataclass(frozen=True, slots=True)
+class Branch:
+    """Start of a response that continues a prefix of another response to the same prompt. The responses to a prompt form a tree."""
+
+    parent: int
+    """Index of the other response among the prompt's G responses."""
+    shared: int
+    """Number of leading tokens, sampled and observed, that were not sampled again but taken from the parent."""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
     """One sampled response to a prompt."""
 
@@ -122,6 +132,8 @@ class Response:
     """"stop": ended by an EOS token or a stop string. "length": truncated by the token limit."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
+    branch: Branch | None = None
+    """Where the response branches off from another one; None if it was sampled from the prompt on."""
 
 
 def as_response(prompt: Prompt, candidate: Response | str) -> Response:
@@ -225,6 +237,9 @@ class Experience(Rows):
     """Regression target of the critic."""
     steps: TokenMask | None = None
     """True on the last token of each graded step; None if the reward is one number per response."""
+    origin: TokenInts | None = None
+    """The response in which each token was sampled, by a number that is unique in its group: rows of a group hold the same sampled token in
+    a column iff they have the same origin there. None if no response branches off from another one."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
 
@@ -246,16 +261,23 @@ class Experience(Rows):
         width = int(self.lengths.max()) if len(self) else 0
         return self._map(lambda x: x[:, :width] if x.ndim > 1 else x)
 
+    @property
+    def own_origin(self) -> TokenInts:
+        """`origin` of rows that share no tokens."""
+        return torch.arange(len(self), device=self.tokens.device)[:, None].expand(self.tokens.shape)
+
     def without_loss(self) -> Experience:
         """Return rows of the same shape with an empty mask."""
         return replace(self, mask=torch.zeros_like(self.mask))
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
-        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it. Parts without rows are left out: their
-        width would change how sums over the batch round."""
+        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it, apart from `origin`: rows without one
+        share no tokens. Parts without rows are left out: their width would change how sums over the batch round."""
         parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
+        if any(part.origin is not None for part in parts):
+            parts = [part if part.origin is not None else replace(part, origin=part.own_origin) for part in parts]
 
         def join(name: str) -> Tensor | None:
             columns = [getattr(part, name) for part in parts]

@@ -1,6 +1,7 @@
 """Advantage estimators: rewards to advantages per token."""
 
 from rlmods.advantage.accept import Accept
+from rlmods.advantage.branch_norm import BranchNorm
 from rlmods.advantage.ema import EMA
 from rlmods.advantage.gae import GAE
 from rlmods.advantage.gdpo import GDPO
@@ -14,6 +15,7 @@ from rlmods.advantage.no_advantage import NoAdvantage
 from rlmods.advantage.process import Process
 from rlmods.advantage.reinforce_pp import ReinforcePP
 from rlmods.advantage.rloo import RLOO
+from rlmods.advantage.tree import Tree
 
 __all__ = [
     "EMA",
@@ -21,6 +23,7 @@ __all__ = [
     "GDPO",
     "RLOO",
     "Accept",
+    "BranchNorm",
     "Greedy",
     "GroupMean",
     "GroupNorm",
@@ -30,4 +33,5 @@ __all__ = [
     "NoAdvantage",
     "Process",
     "ReinforcePP",
+    "Tree",
 ]

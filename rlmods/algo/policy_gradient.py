@@ -269,7 +269,7 @@ class PolicyGradient(Learner):
             batch = self.estimate_advantages(batch, scores)
         batch, keep, selected = self.filter(batch, responses, scores)
         log_responses(self.meter, responses, scores, batch.group, selected)
-        self.samples += (rows := sample_rows(responses, scores, selected, self.iteration + 1))
+        self.samples += (rows := sample_rows(responses, scores, selected, self.iteration + 1, batch.group))
         for group, row in zip(batch.group.tolist(), rows, strict=True):
             self.sampled_rows.setdefault(group, []).append(row)
         if not self.normalizes_advantages:

@@ -93,7 +93,7 @@ class Policy(TokenizerMixin, nn.Module):
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         _check_head(self)
         self.packs = not self.is_mixture and use_packed_attention(model)
-        """True if forwards compute equal prompts once and no padding (`packing`)."""
+        """True if forwards compute equal prefixes of rows once and no padding (`packing`)."""
         if self.packs and not _packing_agrees(self):
             self.packs = False
             use_plain_attention(model)
@@ -137,28 +137,40 @@ class Policy(TokenizerMixin, nn.Module):
         if self.is_mixture:
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
-            scored = mask[:, 1:]
-            hidden, targets = self._states(tokens, mask, positions), tokens[:, 1:][scored]
+            hidden, packing = self._states(tokens, mask, positions)
+            targets = tokens[:, 1:][mask[:, 1:]]
+            if packing is not None:
+                targets, other = targets[packing.distinct], other and other._replace(states=other.states[packing.distinct])
             outputs = self._score(hidden, targets, temperature, entropy, other)
-            values = None if value_head is None else _scatter(value_head(hidden).squeeze(-1).float(), mask)
-        logprobs, entropies, *divergence = (_scatter(x, mask) for x in outputs)
-        output = PolicyOutput(logprobs, entropies, values, states=hidden if states else None, divergence=next(iter(divergence), None))
+            values = None if value_head is None else value_head(hidden).squeeze(-1).float()
+
+        def by_token(x: Tensor) -> Tensor:
+            return x if packing is None else gather(x, packing.scored)
+
+        logprobs, entropies, *divergence = (_scatter(by_token(x), mask) for x in outputs)
+        output = PolicyOutput(
+            logprobs,
+            entropies,
+            values=None if values is None else _scatter(by_token(values), mask),
+            states=by_token(hidden) if states else None,
+            divergence=next(iter(divergence), None),
+        )
         if trace is None:
             return output
         logits = None if trace.logits is None else tuple(trace.logits[layer] for layer in sorted(trace.logits))
         return output._replace(routed_experts=trace.stack_live(tokens), router_logits=logits)
 
-    def _states(self, tokens: Tensor, mask: Tensor, positions: Tensor | None) -> Tensor:
-        """Return the last hidden state before each masked token, row by row."""
+    def _states(self, tokens: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Packing | None]:
+        """Return the last hidden state before each masked token, row by row, or, with a packing, before each distinct one."""
         if self.packs and positions is None and not (self.training and self.training_dropout):
             packing = Packing.of(tokens, mask)
             # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
             inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
             hidden = self.model.base_model(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
-            return gather(hidden, packing.states)
+            return gather(hidden, packing.states), packing
         packed = {} if positions is None else {"position_ids": positions}
         padded: Tensor = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
-        return padded[:, :-1][mask[:, 1:]]
+        return padded[:, :-1][mask[:, 1:]], None
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool, other: Other | None) -> tuple[Tensor, ...]:
         layer = self.model.get_output_embeddings()
@@ -325,11 +337,12 @@ def _packing_agrees(policy: Policy) -> bool:
     mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=policy.device)
     with torch.autocast(policy.device.type, enabled=False):
         try:
-            packed = policy._states(tokens, mask, None).float()
+            hidden, packing = policy._states(tokens, mask, None)
         except TypeError:  # forward without further arguments
             return False
         padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
-    tolerance = 1e-3 if policy.model.dtype == torch.float32 else 3e-2
+    assert packing is not None
+    packed, tolerance = hidden[packing.scored].float(), 1e-3 if policy.model.dtype == torch.float32 else 3e-2
     return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 

@@ -1,8 +1,8 @@
-"""Rows of tokens as one sequence in which equal prompts, and no padding, are computed once.
+"""Rows of tokens as one sequence in which equal prefixes are computed once, and padding is not.
 
-The responses to a prompt share it, so its tokens are the same in each of their rows. A `Packing` lays the distinct tokens out one after the
-other: all linear layers of the network see each of them once, and attention, which alone lets a token see others, is computed row by row,
-in each row for the tokens that no earlier row has.
+The responses to a prompt share it, and branches of a response share the tokens before them. These follow the same tokens in each of their
+rows, so that all the network computes for them is the same. A `Packing` lays the distinct tokens out one after the other: all linear layers
+of the network see each of them once, and attention, which alone lets a token see others, is computed row by row, in each row for the tokens that no earlier row has.
 """
 
 from __future__ import annotations
@@ -42,13 +42,17 @@ class Chunk(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """S distinct tokens of N rows: the columns of a row that a later scored token depends on, with the prompts of equal rows once."""
+    """S distinct tokens of N rows: the columns of a row that a later scored token depends on, with equal prefixes of rows once."""
 
     tokens: Int[Tensor, " S"]
     positions: Int[Tensor, " S"]
     """Position of each token in its row."""
-    states: Int[Tensor, " n"]
-    """For each scored token, row by row, the packed token before it."""
+    states: Int[Tensor, " m"]
+    """For each distinct scored token, the packed token before it."""
+    distinct: Int[Tensor, " m"]
+    """For each distinct scored token, its place among all scored tokens, row by row."""
+    scored: Int[Tensor, " n"]
+    """For each scored token, row by row, its place among the distinct ones."""
     chunks: Sequence[Chunk]
     """Calls of attention, which together have every packed token among their queries."""
     outputs: Int[Tensor, " S"]
@@ -56,30 +60,28 @@ class Packing:
 
     @staticmethod
     def of(tokens: TokenInts, mask: TokenMask) -> Packing:
-        """Lay out right-padded rows, of which the tokens in the mask are scored: each depends on all columns before it.
-
-        What a row has in common with earlier ones is its prompt, the columns before its first scored token, if all of it is equal."""
+        """Lay out right-padded rows, of which the tokens in the mask are scored: each depends on all columns before it."""
         device, (ids, scored) = tokens.device, (x.cpu().numpy() for x in (tokens, mask))
         scored = scored & (np.arange(scored.shape[1]) > 0)  # nothing precedes the first column
-        column, row = np.arange(ids.shape[1]), np.arange(len(ids))
+        row, column = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
         lengths = np.where(scored, column, 0).max(1)  # columns that a scored token depends on
-        prompts = np.minimum(np.where(scored, column, len(column)).min(1), lengths)
         if not scored.any():
-            lengths[0] = prompts[0] = 1  # a forward of no token is none
-        first = _first_equal(ids, prompts)
-        starts = np.where(first == row, 0, prompts)  # the columns of a row before it are those of an earlier row
-        own = (column < lengths[:, None]) & (column >= starts[:, None])
+            lengths[0] = 1  # a forward of no token is none
+        first, needed = _first_equal(ids, lengths), column < lengths[:, None]
+        own = needed & (first == row)
         number = np.zeros(ids.shape, dtype=np.int64)
         number[own] = np.arange(own.sum())
-        number = np.where(column < prompts[:, None], number[first], number)
-        number[column >= lengths[:, None]] = 0
+        number = np.where(needed, number[first, column], 0)
+        states, targets = number[:, :-1][scored[:, 1:]], ids[:, 1:][scored[:, 1:]]
+        # The distribution of a token depends on the packed token before it alone.
+        _, distinct, repeats = np.unique(states * (targets.max(initial=0) + 1) + targets, return_index=True, return_inverse=True)
 
         def tensor(x: np.ndarray[Any, Any]) -> Tensor:
             return torch.from_numpy(x).to(device)
 
         chunks, places, offset = [], np.zeros_like(number), 0
         # On GPUs, the fast kernels for heads that share keys take no mask: there the queries are whole rows.
-        first_query = np.zeros_like(starts) if device.type == "cuda" else starts
+        first_query = np.zeros_like(lengths) if device.type == "cuda" else lengths - own.sum(1)
         for rows in _chunks(first_query, lengths):
             start, end = first_query[rows].min(), lengths[rows].max()
             visible = None if start == 0 else tensor(np.tri(end - start, end, start, dtype=bool))
@@ -90,7 +92,9 @@ class Packing:
         return Packing(
             tokens=tensor(ids[own]),
             positions=tensor(np.broadcast_to(column, own.shape)[own]),
-            states=tensor(number[:, :-1][scored[:, 1:]]),
+            states=tensor(states[distinct]),
+            distinct=tensor(distinct),
+            scored=tensor(repeats),
             chunks=chunks,
             outputs=tensor(places[own]),
         )
@@ -99,10 +103,18 @@ class Packing:
         return len(self.tokens)
 
 
-def _first_equal(ids: np.ndarray[Any, Any], prompts: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Return for each row the first row with the same prompt."""
-    first: dict[bytes, int] = {}
-    return np.array([first.setdefault(ids[i, :length].tobytes(), i) for i, length in enumerate(prompts)])
+def _first_equal(ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Return for each row i and column t < lengths[i] one row for all that equal row i in the columns up to t and have as many: the first
+    of them in the order of the rows' tokens."""
+    order = np.array(sorted(range(len(ids)), key=lambda i: ids[i, : lengths[i]].tobytes()))
+    ids, lengths, column = ids[order], lengths[order], np.arange(ids.shape[1])
+    # In this order, rows with an equal prefix follow each other, those that end with it first.
+    common = np.where(ids[1:] == ids[:-1], ids.shape[1], column).min(1).clip(max=np.minimum(lengths[1:], lengths[:-1]))
+    begins = column >= np.concatenate([[0], common])[:, None]
+    first = np.maximum.accumulate(np.where(begins, np.arange(len(ids))[:, None], 0))
+    rows = np.empty_like(first)
+    rows[order] = order[first]
+    return rows
 
 
 def _chunks(starts: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> list[np.ndarray[Any, Any]]:

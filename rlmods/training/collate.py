@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -48,10 +48,11 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
 
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
     row is empty. `old_logprobs` are NaN: not computed yet. `sampler_version` is `meta["iteration"]` of a response, by
-    default `policy_version`.
+    default `policy_version`. `origin` is that of the responses' branches; None if there are none.
 
     Raises:
-        UserError: a response has another number of log-probabilities than of tokens, or an iteration that is not a whole number.
+        UserError: a response has another number of log-probabilities than of tokens, an iteration that is not a whole number, or a branch
+            that is not a prefix of its parent.
     """
     for r in responses:
         if len(r.behavior_logprobs) != len(r.tokens):
@@ -88,7 +89,50 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         sampler_version=torch.tensor([_sampler_version(response, policy_version) for response in responses]),
         group=group,
         steps=steps,
+        origin=_origins(responses, group.tolist(), shape) if any(r.branch for r in responses) else None,
     )
+
+
+def _origins(responses: Sequence[Response], group: Sequence[int], shape: tuple[int, int]) -> Tensor:
+    """Return `Experience.origin`: indices of responses among those of their group; outside of responses the row's own one."""
+    members: dict[int, list[Response]] = {}
+    places = []
+    for response, group_id in zip(responses, group, strict=True):
+        siblings = members.setdefault(group_id, [])
+        places.append((siblings, len(siblings)))
+        siblings.append(response)
+    origin = torch.empty(shape, dtype=torch.long)
+    for row, (siblings, index) in enumerate(places):
+        origin[row] = index
+        start, shared = len(siblings[index].prompt_tokens), shape[1]
+        for child, parent, length in _ancestors(siblings, index):
+            _check_branch(siblings[child], siblings[parent], length)
+            shared = min(shared, length)
+            origin[row, start : start + shared] = parent
+    return origin
+
+
+def _ancestors(siblings: Sequence[Response], index: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (child, parent, shared tokens) from a response up to the root of its tree.
+
+    Raises:
+        UserError: a parent does not exist, or is a descendant.
+    """
+    seen = {index}
+    while (branch := siblings[index].branch) is not None:
+        if branch.parent in seen or not 0 <= branch.parent < len(siblings):
+            problem = f"branches off from response {branch.parent}, which is no other response to the prompt or branches off from this one"
+            raise UserError(f"rollout: response {index} to prompt {siblings[index].prompt.id!r} {problem}")
+        yield index, branch.parent, branch.shared
+        index = branch.parent
+        seen.add(index)
+
+
+def _check_branch(child: Response, parent: Response, shared: int) -> None:
+    """Raise UserError unless the first `shared` tokens of a response are those of its parent."""
+    equal = (list(child.prompt_tokens), list(child.tokens[:shared])) == (list(parent.prompt_tokens), list(parent.tokens[:shared]))
+    if not equal or not 0 <= shared <= len(child.tokens):
+        raise UserError(f"rollout: a response to prompt {child.prompt.id!r} does not share its first {shared} tokens with its parent")
 
 
 def _sampler_version(response: Response, policy_version: int) -> int:

@@ -92,6 +92,8 @@ class CreditAssignment:
             options["steps"] = batch.steps
         if self._declares("needs_outcomes"):
             options["outcomes"] = nan_for_none(scores.outcomes or [None] * len(scores))
+        if self._declares("needs_branches") and batch.origin is not None:
+            options["origin"] = batch.origin
         if self._declares("needs_terms"):
             options["terms"], options["weights"] = reward_terms(scores)
         return {name: x.to(batch.rewards.device) for name, x in options.items()}

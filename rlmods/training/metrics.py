@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -358,21 +359,53 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
     }
 
 
-def sample_rows(responses: Sequence[Response], scores: Scores, selected: Tensor, iteration: int) -> list[dict[str, Any]]:
+def sample_rows(
+    responses: Sequence[Response], scores: Scores, selected: Tensor, iteration: int, group: Tensor | None = None
+) -> list[dict[str, Any]]:
     """Return the rows of the sample log of an iteration, one per response.
 
     `kept` is True if `sampling` selects the response. `advantage` is the one that the response is trained with, which `log_advantages`
     sets. It stays None for a response that is unscored, not selected, truncated (`algo.overlong_filter`) or of a rejected group, and, if
-    advantages are normalised over the rows of an iteration, for one of a group that waits for the next iteration."""
+    advantages are normalised over the rows of an iteration, for one of a group that waits for the next iteration.
+
+    If responses branch off from others, each row has a `branch`: `sample`, the index of the response among those to its prompt (of equal
+    `group`), `parent`, that of the response whose first `shared` tokens it has (None, 0: sampled from the prompt on), `decisions`, those of
+    `rlmods.rollout.branching` at its tool results if the rollout reports them in `meta["decisions"]`, and `segments`, which
+    `log_advantages` sets."""
     columns = ({"iteration": iteration, "advantage": None, "kept": k} for k in selected.tolist())
-    return [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]
+    rows = [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]
+    if group is not None and any(response.branch for response in responses):
+        seen = Counter[int]()
+        for response, row, prompt in zip(responses, rows, group.tolist(), strict=True):
+            start = {"parent": None, "shared": 0} if response.branch is None else asdict(response.branch)
+            row["branch"] = {"sample": seen[prompt], **start, "decisions": list(response.meta.get("decisions", ())), "segments": None}
+            seen[prompt] += 1
+    return rows
 
 
 def log_advantages(rows: Mapping[int, Sequence[dict[str, Any]]], batch: Experience) -> None:
     """Set `advantage` in the rows of the sample log, given by group, of the responses in `batch` that have a loss: the mean over their
-    tokens. The responses of a group are in the order in which they were sampled; groups without rows are those of earlier iterations."""
+    tokens. The responses of a group are in the order in which they were sampled; groups without rows are those of earlier iterations.
+
+    In trees of responses also `segments`: [begin, end, advantage] of each run of sampled tokens with equal advantages, as indices of the
+    response's tokens."""
     advantages, trained, seen = masked_mean(batch.advantages, batch.mask).tolist(), batch.mask.any(1).tolist(), Counter[int]()
-    for group, advantage, is_trained in zip(batch.group.tolist(), advantages, trained, strict=True):
+    for i, (group, advantage, is_trained) in enumerate(zip(batch.group.tolist(), advantages, trained, strict=True)):
         if is_trained and group in rows:
-            rows[group][seen[group]]["advantage"] = advantage
+            row = rows[group][seen[group]]
+            row["advantage"] = advantage
+            if "branch" in row:
+                response = slice(int(batch.lengths[i]) - len(row["tokens"]), int(batch.lengths[i]))
+                row["branch"]["segments"] = _runs(batch.advantages[i, response].tolist(), batch.mask[i, response].tolist())
         seen[group] += 1
+
+
+def _runs(values: Sequence[float], mask: Sequence[bool]) -> list[list[float]]:
+    """Return [begin, end, value] of the runs of equal values where the mask is True."""
+    runs: list[list[float]] = []
+    for t, (value, is_true) in enumerate(zip(values, mask, strict=True)):
+        if is_true and runs and runs[-1][1:] == [t, value]:
+            runs[-1][1] = t + 1
+        elif is_true:
+            runs.append([t, t + 1, value])
+    return runs

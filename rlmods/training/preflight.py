@@ -156,7 +156,8 @@ def largest_shapes(longest: RowShape, token_budget: int, max_rows: int) -> list[
 
 
 def synthetic_responses(learner: Any, max_rows: int, samples: int, group_size: int) -> Iterator[list[Response]]:
-    """Yield the responses of the largest microbatches of sampled responses: those to the longest prompts, with token ids in turn.
+    """Yield the responses of the largest microbatches of sampled responses: those to the longest prompts, with token ids in turn. Each
+    response begins with another id, because forwards compute equal prefixes once.
 
     Args:
         max_rows: largest number of rows of an optimizer step on one rank.
@@ -169,9 +170,8 @@ def synthetic_responses(learner: Any, max_rows: int, samples: int, group_size: i
     vocabulary = policy.model.config.get_text_config().vocab_size
     for num, length in largest_shapes(shapes[order[0]], learner.batch.token_budget, max_rows) if order else ():
         longest = islice(cycle(order), -(-num * samples // group_size))
-        yield [response(policy, prompts[i], [token % vocabulary for token in range(length)]) for i in longest for _ in range(group_size)][
-            : num * samples
-        ]
+        repeated = [prompts[i] for i in longest for _ in range(group_size)][: num * samples]
+        yield [response(policy, prompt, [(k + t) % vocabulary for t in range(length)]) for k, prompt in enumerate(repeated)]
 
 
 def response(policy: Any, prompt: Prompt, tokens: list[int]) -> Response:

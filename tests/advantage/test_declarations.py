@@ -16,6 +16,7 @@ from rlmods.advantage import (
     GDPO,
     RLOO,
     Accept,
+    BranchNorm,
     Greedy,
     GroupMean,
     GroupNorm,
@@ -25,6 +26,7 @@ from rlmods.advantage import (
     NStep,
     Process,
     ReinforcePP,
+    Tree,
 )
 from rlmods.ops import differs_by_token
 from tests.support.batches import Batch, batch
@@ -35,6 +37,8 @@ PARTS: dict[str, Any] = {
     "gae_whitened": lambda: GAE(whiten=True),
     "rloo": RLOO,
     "accept": Accept,
+    "branch_hard": BranchNorm,
+    "branch_soft": lambda: BranchNorm(attribution="soft"),
     "gdpo": GDPO,
     "greedy": Greedy,
     "group_mean": GroupMean,
@@ -47,6 +51,7 @@ PARTS: dict[str, Any] = {
     "reinforce_pp": ReinforcePP,
     "reinforce_pp_discounted": lambda: ReinforcePP(gamma=0.9),
     "reinforce_pp_baseline": lambda: ReinforcePP(baseline="group"),
+    "tree": Tree,
 }
 
 
@@ -56,6 +61,8 @@ def estimates(make: Any, b: Batch, rewards: Tensor, scale: float = 1.0) -> Tenso
     options = {"steps": b.mask & (torch.arange(b.mask.shape[1]) % 2 == 0)} if getattr(part, "needs_steps", False) else {}
     if getattr(part, "needs_terms", False):
         options = {"terms": scale * rewards[:, :2], "weights": torch.ones(2)}
+    if getattr(part, "needs_branches", False):  # all responses to a prompt share their first two columns
+        options = {"origin": torch.where(torch.arange(b.mask.shape[1]) < 2, 0, torch.arange(len(b.mask))[:, None])}
     values = b.values if not getattr(part, "needs_greedy", False) else b.values[:, :1].expand_as(b.values)
     advantages: Tensor = getattr(part, "estimate", part)(scale * rewards, b.mask, b.group, scale * values, **options).advantages
     return advantages

@@ -1,4 +1,4 @@
-"""Forwards that compute equal prompts once and no padding, against forwards of padded rows."""
+"""Forwards that compute equal prefixes once and no padding, against forwards of padded rows."""
 
 from __future__ import annotations
 
@@ -26,11 +26,15 @@ from transformers import (
 )
 
 from rlmods.adapter import LoRA
+from rlmods.ops import kl_divergence
 from rlmods.policy import Policy, packing
+from rlmods.policy.base import Other
 from rlmods.policy.dropout import set_dropout
 from rlmods.policy.packing import IMPLEMENTATION, MIN_USED, Packing, gather
 from rlmods.policy.tiny import character_tokenizer
 from tests.policy.test_base import SHAPE, gpt2, llama, seeded
+from tests.support.batches import few
+from tests.support.trees import forest, forests
 
 MODELS = {
     "llama": llama,
@@ -116,6 +120,31 @@ class TestEqualsPadded:
     def test_of_any_groups(self, lengths: list[tuple[int, list[int]]], gaps: bool) -> None:
         check_equal(policy(), *groups([(3, [4, 2]), *lengths], gaps))
 
+    @few
+    @given(forests)
+    def test_of_any_trees(self, drawn: tuple[int, float]) -> None:
+        f = forest(*drawn, unscored=0.0, vocabulary=100)
+        if f.mask.any():
+            check_equal(policy(llama().double()), f.batch.tokens, f.mask, rtol=1e-6)
+
+    def test_log_probabilities_in_a_tree_are_those_of_each_path_alone(self) -> None:
+        f, made = forest(3, num_prompts=4, vocabulary=100), policy()
+        found = made(f.batch.tokens, f.mask).logprobs
+        assert found.abs().max() > 1
+        for i, length in enumerate(f.batch.lengths.tolist()):
+            alone = made(f.batch.tokens[i : i + 1, :length], f.mask[i : i + 1, :length]).logprobs
+            torch.testing.assert_close(found[i : i + 1, :length], alone, rtol=0, atol=1e-5)
+
+    def test_with_the_divergence_from_another_model(self) -> None:
+        f, made, other = forest(3, vocabulary=100), policy(), policy(llama(rope_theta=100.0))
+        found = []
+        for packs in (True, False):
+            made.packs = other.packs = packs
+            states = other(f.batch.tokens, f.mask, states=True).states
+            found.append(made(f.batch.tokens, f.mask, other=Other(states, other.output_layer(), kl_divergence)).divergence)
+        assert found[1].max() > 1e-3
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=2e-5)
+
     def test_with_gradient_checkpointing(self) -> None:
         made = policy(gradient_checkpointing=True)
         expected = outputs(policy(), *RAGGED, packs=True)
@@ -170,18 +199,32 @@ class TestWork:
         made(*RAGGED)
         assert seen == [(5 + 2 + 8 + 1) + (2 + 8 + 0) + 3 + (1 + 1 + 11 + 5) + 6]  # the last token of a response is not read
 
-    def test_prompts_that_differ_in_one_token_are_not_shared(self) -> None:
+    def test_what_follows_a_different_token_is_not_shared(self) -> None:
         tokens, mask = groups([(6, [4, 4])])
         assert len(Packing.of(tokens, mask)) == 6 + 3 + 3
         for column in range(6):
             other = tokens.clone()
             other[1, column] += 1
-            assert len(Packing.of(other, mask)) == 2 * (6 + 3)
+            assert len(Packing.of(other, mask)) == column + 2 * (9 - column)
 
-    def test_a_prompt_that_begins_like_another_is_not_shared(self) -> None:
-        tokens, mask = groups([(6, [4, 4])])
-        mask[1, 5] = True  # its prompt is one token shorter
-        assert len(Packing.of(tokens, mask)) == 9 + 9
+    @few
+    @given(forests)
+    def test_every_distinct_prefix_is_one_token(self, drawn: tuple[int, float]) -> None:
+        """A tree of responses, with tokens of which some are equal by chance. Scored tokens are distinct if they end different prefixes."""
+        f = forest(*drawn, vocabulary=3)
+        tokens, mask = f.batch.tokens.tolist(), f.mask.tolist()
+        ends = [max([t for t, scored in enumerate(row) if scored], default=0) for row in mask]
+        prefixes = {tuple(row[: t + 1]) for row, end in zip(tokens, ends, strict=True) for t in range(end)}
+        scored = [tuple(row[: t + 1]) for row, at in zip(tokens, mask, strict=True) for t, x in enumerate(at) if x]
+        found = Packing.of(f.batch.tokens, f.mask)
+        assert len(found) == max(1, len(prefixes))
+        assert len(found.states) == len(found.distinct) == len(set(scored))
+        assert [scored[i] for i in found.distinct[found.scored].tolist()] == scored
+
+    def test_equal_rows_are_one(self) -> None:
+        tokens, mask = (x[:1].expand(3, -1) for x in RAGGED)
+        found = Packing.of(tokens, mask)
+        assert (len(found), len(found.states), len(found.scored)) == (len(Packing.of(tokens[:1], mask[:1])), mask[0].sum(), mask.sum())
 
     def test_rows_of_similar_lengths_are_attended_together(self) -> None:
         tokens, mask = groups([(1, [length]) for length in (100, 90, 50, 20, 15, 3)])

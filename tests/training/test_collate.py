@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from rlmods.training.collate import collate
-from rlmods.types import Experience, Prompt, Response, Scores, UserError
+from rlmods.types import Branch, Experience, Prompt, Response, Scores, UserError
 
 PROMPT = Prompt(id="p", text="?")
 RESPONSES = [
@@ -81,3 +82,87 @@ def test_steps_stay_with_their_rows() -> None:
     assert both.steps is not None
     assert both.steps.int().tolist() == [[0, 0, 0, 1, 0], [0, 0, 1, 0, 1]]
     assert Experience.concat([STEPS, OUTCOMES]).steps is None
+
+
+class TestBranches:
+    """A root, a branch of it, a branch of that branch, and another root."""
+
+    TREE = (
+        Response(PROMPT, [5, 6], [7, 8, 9, 1], [-1.0] * 4),
+        Response(PROMPT, [5, 6], [7, 8, 3, 4, 1], [-1.0] * 5, branch=Branch(0, 2)),
+        Response(PROMPT, [5, 6], [7, 8, 3, 2], [-1.0] * 4, branch=Branch(1, 3)),
+        Response(PROMPT, [5, 6], [7, 8, 9], [-1.0] * 3),
+    )
+
+    def rows(self, *responses: Response, group: Sequence[int] = (4,) * 4) -> Experience:
+        return collate(responses, Scores([1.0] * len(responses)), torch.tensor(group), policy_version=3, pad_id=0)
+
+    def test_origin_is_the_response_that_sampled_a_token(self) -> None:
+        origin = self.rows(*self.TREE).origin
+        assert origin is not None
+        assert origin[:, 2:].tolist() == [[0] * 5, [0, 0, 1, 1, 1], [0, 0, 1, 2, 2], [3] * 5]
+
+    def test_a_branch_before_that_of_its_parent_is_one_of_its_parent_s_parent(self) -> None:
+        early = replace(self.TREE[2], tokens=[7, 0, 0, 0], branch=Branch(1, 1))
+        origin = self.rows(*self.TREE[:2], early, self.TREE[3]).origin
+        assert origin is not None
+        assert origin[2, 2:].tolist() == [0, 2, 2, 2, 2]
+
+    def test_parents_may_come_later(self) -> None:
+        root, branch = self.TREE[:2]
+        origin = self.rows(replace(branch, branch=Branch(1, 2)), root, group=(4, 4)).origin
+        assert origin is not None
+        assert origin[:, 2:].tolist() == [[1, 1, 0, 0, 0], [1] * 5]
+
+    def test_parents_are_responses_of_the_group(self) -> None:
+        root, branch = self.TREE[:2]
+        origin = self.rows(root, replace(root, branch=None), branch, root, group=(4, 9, 9, 4)).origin
+        assert origin is not None
+        assert origin[:, 2:].tolist() == [[0] * 5, [0] * 5, [0, 0, 1, 1, 1], [1] * 5]
+
+    def test_rows_without_branches_have_none(self) -> None:
+        assert self.rows(*(replace(r, branch=None) for r in self.TREE)).origin is None
+
+    def test_selected_rows_keep_theirs(self) -> None:
+        rows = self.rows(*self.TREE)
+        assert rows.origin is not None
+        kept = torch.tensor([2, 0])
+        assert torch.equal(Experience.concat([rows.select(kept), rows.select(kept)]).origin, rows.origin[[2, 0, 2, 0]])  # type: ignore[arg-type]
+
+    def test_rows_of_batches_without_branches_share_nothing(self) -> None:
+        tree, others = self.rows(*self.TREE), self.rows(*(replace(r, branch=None) for r in self.TREE), group=(9, 9, 9, 9))
+        joined = Experience.concat([others, tree.select(torch.tensor([0, 1]))])
+        assert joined.origin is not None
+        assert len({*joined.origin[:4, 2].tolist()}) == 4
+        assert joined.origin[4:, 2:].tolist() == [[0] * 5, [0, 0, 1, 1, 1]]
+        assert Experience.concat([others, others]).origin is None
+
+    @pytest.mark.parametrize(
+        ("branch", "problem"),
+        [
+            (Branch(4, 1), "response 2 to prompt 'p' branches off from response 4, which is no other response"),
+            (Branch(-1, 1), "branches off from response -1"),
+            (Branch(2, 1), "branches off from response 2"),
+            (Branch(3, 3), "does not share its first 3 tokens"),
+            (Branch(1, 5), "does not share its first 5 tokens"),
+            (Branch(0, -1), "does not share its first -1 tokens"),
+        ],
+    )
+    def test_a_branch_is_a_prefix_of_another_response(self, branch: Branch, problem: str) -> None:
+        wrong = [*self.TREE[:2], replace(self.TREE[2], branch=branch), self.TREE[3]]
+        with pytest.raises(UserError, match=problem):
+            self.rows(*wrong)
+
+    @pytest.mark.parametrize("shared", [5, -1])
+    def test_a_branch_shares_tokens_that_it_has(self, shared: int) -> None:
+        """Also if all of them are those of the parent."""
+        with pytest.raises(UserError, match=f"does not share its first {shared} tokens"):
+            self.rows(*self.TREE[:3], replace(self.TREE[0], branch=Branch(0, shared)))
+
+    def test_responses_do_not_branch_off_from_each_other(self) -> None:
+        with pytest.raises(UserError, match="branches off from this one"):
+            self.rows(replace(self.TREE[0], branch=Branch(1, 2)), *self.TREE[1:])
+
+    def test_a_branch_has_the_prompt_of_its_parent(self) -> None:
+        with pytest.raises(UserError, match="does not share its first 2 tokens"):
+            self.rows(self.TREE[0], replace(self.TREE[1], prompt_tokens=[5, 7]), *self.TREE[2:])

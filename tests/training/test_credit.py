@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from rlmods.advantage import Accept, GroupMean, GroupNorm, Process, ReinforcePP
+from rlmods.advantage import Accept, BranchNorm, GroupMean, GroupNorm, Process, ReinforcePP, Tree
 from rlmods.training.credit import CreditAssignment
 from rlmods.types import Experience, Scores, UserError
 from tests.support.batches import Batch, batch
@@ -71,3 +71,14 @@ def test_advantages_are_normalised_later() -> None:
 def test_steps_are_needed() -> None:
     with pytest.raises(UserError, match="type reward=process"):
         CreditAssignment(Process()).estimate(rows(B), Scores([None] * 9), torch.zeros_like(PENALTY))
+
+
+@pytest.mark.parametrize("part", [BranchNorm(), Tree()])
+def test_branches_reach_the_estimator(part: Any) -> None:
+    scores, nothing = Scores([None] * 9), torch.zeros_like(PENALTY)
+    origin = torch.where(torch.arange(6) < 2, 0, torch.arange(9)[:, None])
+    found = CreditAssignment(part).estimate(rows(B, origin=origin), scores, nothing).advantages
+    assert torch.equal(found, part(B.rewards, B.mask, B.group, None, origin).advantages)
+    without = CreditAssignment(part).estimate(rows(B), scores, nothing).advantages
+    assert torch.equal(without, part(B.rewards, B.mask, B.group).advantages)
+    assert not torch.allclose(found, without)

@@ -156,7 +156,7 @@ def test_sample_rows_hold_what_was_said_and_scored() -> None:
     responses = [Response(PROMPT, tokens=[i], text=str(i), finish="length" if i % 2 else "stop") for i in range(6)]
     scores = Scores([0.5, None, 1.0, 0.0, 0.0, 2.0], correct=[True, None, True, False, None, True], terms={"format": [1.0] * 6})
     scores = replace(scores, columns={"extracted": list("abcdef")})
-    logged = sample_rows(responses, scores, torch.tensor([True, False] * 3), iteration=8)
+    logged = sample_rows(responses, scores, torch.tensor([True, False] * 3), 8, torch.arange(6) // 2)
     for i, row in enumerate(logged):
         assert row == {
             "id": "p", "prompt": "?", "answer": None, "response": str(i), "tokens": [i], "finish": "length" if i % 2 else "stop",

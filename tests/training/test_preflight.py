@@ -15,6 +15,7 @@ from rlmods.advantage import GAE
 from rlmods.algo import DPO, GKD, SFT, Batch, Distill, OnlineDPO, PolicyGradient, ProcessRewardModel, RewardModel
 from rlmods.critic import Separate, Shared
 from rlmods.kl import Penalty
+from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
 from rlmods.router import Routing
@@ -139,6 +140,7 @@ class TestMemory:
         longest = max(trained.row_shapes())
         assert micro.tokens.shape == (16, longest.tokens)
         assert int(micro.mask.sum()) == 16 * 8
+        assert len(Packing.of(micro.tokens, micro.mask).distinct) == 16 * 8  # no response begins like another
         assert set(gradients) == {None}
 
     def test_ptx_has_its_longest_rows(self) -> None:

@@ -1,0 +1,143 @@
+"""Print the responses to a prompt as a tree: `python -m rlmods.show RUN ITERATION [PROMPT]`.
+
+RUN is a run directory, of which `samples/iteration_ITERATION.jsonl` is read. PROMPT is the id of a prompt; without one, the prompts of the
+iteration are listed. Every line is a segment: a range of tokens that the same responses share, the mean reward of these responses, and the
+advantage of the tokens. Below a segment are those that follow it; where responses branch off, also the entropy and the probability by
+which the rollout decided (`rlmods.rollout.branching`). Responses without branches are segments from the prompt on.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlmods.cli.command import command
+from rlmods.run.jsonl import read_rows
+from rlmods.run.printable import one_line
+from rlmods.types import UserError, suggest
+
+Row = Mapping[str, Any]
+Start = tuple[int | None, int]
+"""Parent of a response (None: the prompt), and number of tokens shared with it."""
+LAST, INNER, BLANK, BAR = "└── ", "├── ", "    ", "│   "
+TEXT_LENGTH = 100
+"""Characters of a prompt or response that are printed."""
+
+
+def show(run: Path, iteration: str, prompt: str | None = None) -> str:
+    """Return the tree of the responses to a prompt, or a list of the prompts.
+
+    Raises:
+        UserError: there is no such file or prompt.
+    """
+    folder = run / "samples"
+    path = folder / f"iteration_{int(iteration):06d}.jsonl" if iteration.isdecimal() else folder / iteration
+    if not path.is_file():
+        saved = sorted(int(file.stem.removeprefix("iteration_")) for file in folder.glob("iteration_*.jsonl"))
+        problem = f"{folder} has no responses of iteration {iteration}"
+        raise UserError(f"{problem}: {suggest(iteration, saved)}" if saved else f"{problem}: callbacks.samples.every=1 saves them")
+    rows = read_rows(path)
+    if prompt is None:
+        counts = Counter(str(row["id"]) for row in rows)
+        return "\n".join(f"{one_line(name)}  {_summary([row for row in rows if str(row['id']) == name])}" for name in counts)
+    selected = [row for row in rows if str(row["id"]) == prompt]
+    if not selected:
+        known = suggest(prompt, dict.fromkeys(row["id"] for row in rows))
+        raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
+    return "\n\n".join("\n".join(tree_lines(group)) for group in groups(selected))
+
+
+def groups(rows: Sequence[Row]) -> list[list[Row]]:
+    """Split the rows of a prompt that occurs several times in an iteration: the first response of a tree begins a group."""
+    found: list[list[Row]] = []
+    for row in rows:
+        if not found or row.get("branch", {}).get("sample") == 0:
+            found.append([])
+        found[-1].append(row)
+    return found
+
+
+def tree_lines(rows: Sequence[Row]) -> Iterator[str]:
+    """Yield the lines of the tree of responses to one prompt, given in the order of their indices."""
+    starts = [_start(rows, i) for i in range(len(rows))]
+    prompt = rows[0]["prompt"]
+    yield f"{one_line(str(rows[0]['id']))}  {_summary(rows)}  {_shorten(prompt if isinstance(prompt, str) else prompt[-1]['content'])}"
+    roots = [i for i, (parent, _) in enumerate(starts) if parent is None]
+    for i in roots:
+        yield from _segment_lines(rows, starts, i, 0, "", i == roots[-1])
+
+
+def _start(rows: Sequence[Row], i: int) -> Start:
+    """Return the response from which response i takes its last shared token, and the number of shared tokens. A branch that begins before
+    its parent does is one of the parent's parent."""
+    branch = rows[i].get("branch") or {"parent": None, "shared": 0}
+    parent, shared = branch["parent"], branch["shared"]
+    while parent is not None and (above := rows[parent]["branch"])["parent"] is not None and shared <= above["shared"]:
+        parent = above["parent"]
+    return (parent, shared) if shared else (None, 0)
+
+
+def _segment_lines(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int, indent: str, is_last: bool) -> Iterator[str]:
+    """Yield the lines of the segment of response i that begins with token `begin`, and of those that follow it."""
+    length = len(rows[i]["tokens"])
+    end = min([shared for parent, shared in starts if parent == i and shared > begin], default=length)
+    children = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
+    members = _members(starts, i, begin)
+    line = f"tokens {begin}-{end}  {_summary([rows[j] for j in members])}{_advantage(rows[i], begin, end)}"
+    if not children:
+        line = f"response {i}  {line}  {rows[i]['finish']}  {_shorten(rows[i]['response'])}"
+    else:
+        decisions = [d for d in rows[i]["branch"]["decisions"] if d["position"] == end]
+        line += "".join(f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}" for d in decisions)
+    yield f"{indent}{LAST if is_last else INNER}{line}"
+    indent += BLANK if is_last else BAR
+    for j in [i, *children] if children else []:
+        yield from _segment_lines(rows, starts, j, end, indent, j == children[-1])
+
+
+def _members(starts: Sequence[Start], i: int, begin: int) -> list[int]:
+    """Return the responses that have the segment of response i that begins with token `begin`: those that reach it through parents."""
+
+    def has(j: int) -> bool:
+        parent, shared = starts[j]
+        return j == i or (shared > begin and parent is not None and has(parent))
+
+    return [j for j in range(len(starts)) if has(j)]
+
+
+def _summary(rows: Sequence[Row]) -> str:
+    rewards = [row["reward"] for row in rows if row["reward"] is not None]
+    count = f"{len(rows)} responses, mean reward" if len(rows) > 1 else "reward"
+    return f"{count} {sum(rewards) / len(rewards):.3g}" if rewards else f"{count} none"
+
+
+def _advantage(row: Row, begin: int, end: int) -> str:
+    """Return the advantages of the sampled tokens of a segment, which have one unless the estimator gives each token its own."""
+    runs = (row.get("branch") or {}).get("segments")
+    if runs is None:
+        return "" if row.get("advantage") is None else f", advantage {row['advantage']:+.3f}"
+    found = dict.fromkeys(value for first, last, value in runs if first < end and last > begin)
+    return ", advantage " + " ".join(f"{value:+.3f}" for value in found) if found else ""
+
+
+def _shorten(text: str) -> str:
+    line = one_line(text.strip())
+    return line if len(line) <= TEXT_LENGTH else f"{line[:TEXT_LENGTH]}..."
+
+
+def main(arguments: Sequence[str]) -> None:
+    command(arguments, __doc__, lambda: _action(arguments))
+
+
+def _action(arguments: Sequence[str]) -> str:
+    match list(arguments):
+        case [run, iteration, *prompt] if len(prompt) < 2:
+            return show(Path(run).expanduser(), iteration, *prompt)
+    raise UserError("type: python -m rlmods.show RUN ITERATION, or python -m rlmods.show RUN ITERATION PROMPT")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
