@@ -14,6 +14,7 @@ from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
+from rlmods.distributed.precision import Precision, choose, device_type
 from rlmods.policy.base import Policy
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
@@ -110,7 +111,7 @@ class Plan:
             UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
                 cannot share the prompts evenly.
         """
-        trainer: Any = self._trainer([], [])
+        trainer: Any = self._trainer([], [], precision="32-true")  # the choice of trainer.precision=auto is not needed here
         ranks: int = trainer.num_devices * trainer.num_nodes
         strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
@@ -121,10 +122,16 @@ class Plan:
         callbacks, loggers = ([instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
         return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
 
-    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
+    def choose_precision(self, learner: Learner) -> Precision | None:
+        """Return the precision that `trainer.precision=auto` stands for on this machine; None if another one was typed."""
+        if self.config.trainer.get("precision") != "auto":
+            return None
+        return choose(next(iter(learner.networks.values())), device_type(self.config.trainer.get("accelerator", "auto")))
+
+    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any], **options: Any) -> L.Trainer:
         create_trainer = instantiate(self.config.trainer, "trainer", partial=True)
         try:
-            trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers)
+            trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers, **options)
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
         strategy.check(trainer.strategy)

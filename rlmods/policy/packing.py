@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -151,9 +151,35 @@ def packed_attention(
     return gather(torch.cat(outputs), packing.outputs)[None], None
 
 
+def packed_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> Float[Tensor, "n H"]:
+    """Return the last hidden state before each masked token, row by row, of a trunk whose model accepts `packing` (`enable_packing`)."""
+    packing = Packing.of(tokens, mask)
+    # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
+    inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
+    hidden = trunk(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
+    return gather(hidden, packing.states)
+
+
+def padded_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> Float[Tensor, "n H"]:
+    """Return the last hidden state before each masked token, row by row, from a forward of all columns."""
+    hidden: Tensor = trunk(input_ids=tokens, use_cache=False).last_hidden_state
+    return hidden[:, :-1][mask[:, 1:]]
+
+
+def enable_packing(model: Any) -> bool:
+    """Let a model of transformers accept `packing`, and return True if the states of packed rows are then those of padded ones. Otherwise
+    leave it with its own attention."""
+    if not use_packed_attention(model):
+        return False
+    if _packing_agrees(model):
+        return True
+    use_plain_attention(model)
+    return False
+
+
 def use_packed_attention(model: Any) -> bool:
-    """Let a model of transformers accept `packing`. Return False, and change nothing, for one with another attention than `sdpa`, or with
-    layers that do not see all tokens before them (sliding windows, recurrence)."""
+    """Select `packed_attention`. Return False, and change nothing, for a model with another attention than `sdpa`, or with layers that do
+    not see all tokens before them (sliding windows, recurrence)."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
@@ -168,6 +194,26 @@ def use_packed_attention(model: Any) -> bool:
 def use_plain_attention(model: Any) -> None:
     """Undo `use_packed_attention`."""
     model.set_attn_implementation("sdpa")
+
+
+@torch.no_grad()
+def _packing_agrees(model: Any) -> bool:
+    """Return True if packed and padded rows have the same states: the architecture passes the packing on to its attention, and tokens see
+    each other in no other way."""
+    device = model.device
+    if device.type == "meta":
+        return False
+    size = model.config.get_text_config().vocab_size
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=device) % size
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=device)
+    with torch.autocast(device.type, enabled=False):
+        try:
+            packed = packed_states(model.base_model, tokens, mask).float()
+        except TypeError:  # forward without further arguments
+            return False
+        padded = padded_states(model.base_model, tokens, mask).float()
+    tolerance = 1e-3 if model.dtype == torch.float32 else 3e-2
+    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 
 AttentionInterface.register(IMPLEMENTATION, packed_attention)

@@ -21,7 +21,6 @@ from rlmods.policy.base import PolicyOutput
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
 from rlmods.training.metrics import Meter
-from rlmods.training.packing import assign_rows, check_packing, packed
 from rlmods.training.sft_batch import sft_batch
 from rlmods.types import Experience, Prompt, Totals, UserError
 from tests.policy.test_base import MODELS, llama
@@ -100,69 +99,6 @@ class TestLoss:
         rows, meter = sft_batch(RAGGED, made.policy, policy_version=0), Meter()
         close(gradients(made, rows, sft_loss(made.policy, meter, "train/ptx")), gradients(made, rows))
         assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
-
-
-class TestPacking:
-    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    @pytest.mark.parametrize("kind", MODELS)
-    def test_changes_neither_loss_nor_gradient(self, kind: str, attention: str) -> None:
-        """G7."""
-        model = MODELS[kind](attn_implementation=attention)
-        made = alone(learner(SFT, policy=small_policy(model), packing=True, pack_length=40))
-        seen = spied(made.policy)
-        rows = sft_batch(RAGGED, made.policy, policy_version=0)
-        have, loss = gradients(made, rows), made.meter.compute()["train/loss"]
-        assert sum(x.numel() for x in seen) < 0.7 * rows.tokens.numel()
-        assert max(x.shape[1] for x in seen) <= 40
-        made.settings, made.meter = replace(made.settings, packing=False), Meter()
-        want = gradients(made, rows)
-        assert want.norm() > 1e-2
-        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
-        assert loss == pytest.approx(made.meter.compute()["train/loss"], abs=1e-5)
-
-    def test_each_text_reads_itself_alone_from_its_first_token_on(self) -> None:
-        made = small_policy(MODELS["gpt2"]())
-        rows = sft_batch(RAGGED, made, policy_version=0)
-        everything = torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]
-        have = packed(made, rows.lengths, 64)(rows.tokens, everything)
-        want = made(rows.tokens, everything)
-        for x, y in ((have.logprobs, want.logprobs), (have.entropy, want.entropy)):
-            torch.testing.assert_close(x, torch.where(everything, y, 0.0), rtol=0, atol=1e-5)
-
-    def test_rows_stay_as_they_are_where_it_saves_nothing(self) -> None:
-        made = policy()
-        rows = sft_batch(prompts("3", "33"), made, policy_version=0)
-        seen = spied(made)
-        packed(made, rows.lengths, 8)(rows.tokens, rows.mask)
-        assert seen[0].equal(rows.tokens)
-
-    def test_places_are_disjoint_and_full_rows_come_first(self) -> None:
-        lengths = [3, 9, 4, 1, 12, 5]
-        row, start = assign_rows(lengths, 10)
-        assert assign_rows(lengths, 10) == assign_rows(lengths, 10)
-        for r in range(max(row) + 1):
-            spans = sorted((start[i], start[i] + lengths[i]) for i in range(6) if row[i] == r)
-            assert spans[0][0] == 0
-            assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans))
-            assert spans[-1][1] <= 10 or len(spans) == 1
-        assert max(row) + 1 == 4
-
-    def test_a_model_whose_texts_see_each_other_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = small_policy()
-        check_packing(made)
-        right = Policy.forward
-        monkeypatch.setattr(Policy, "forward", lambda self, *x, positions=None: right(self, *x))
-        with pytest.raises(UserError, match=r"LlamaForCausalLM.*algo\.packing=false"):
-            fit(learner(SFT, policy=made, packing=True), 1)
-
-    def test_training_is_the_same(self) -> None:
-        found = [fit(learner(SFT, packing=packing, pack_length=64), 3) for packing in (False, True)]
-        for plain, dense in zip(*found, strict=True):
-            assert plain.get("train/loss") == pytest.approx(dense.get("train/loss"), abs=1e-4)
-
-    def test_no_length_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"algo\.pack_length=0"):
-            learner(SFT, packing=True, pack_length=0)
 
 
 class TestTraining:
