@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from rlmods.distributed.precision import Precision
 from rlmods.run import RunDir
 
 if TYPE_CHECKING:
@@ -19,14 +18,8 @@ if TYPE_CHECKING:
 
 
 @rank_zero_only
-def show_plan(
-    plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None, precision: Precision | None = None
-) -> None:
-    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a run.
-
-    Args:
-        precision: the choice of `trainer.precision=auto` on this machine; None if another one was typed.
-    """
+def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None) -> None:
+    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a run."""
     batch, online = plan.batch, plan.algorithm.samples_responses
     rows = batch.prompts * (batch.samples if online else 1)
     size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
@@ -58,7 +51,7 @@ def show_plan(
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
         **_forward(learner),
-        "precision": _precision(plan, precision),
+        "precision": _precision(plan),
         **_correction(plan),
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
@@ -90,12 +83,12 @@ def _forward(learner: Any) -> dict[str, str]:
     return lines
 
 
-def _precision(plan: Plan, chosen: Precision | None) -> str:
+def _precision(plan: Plan) -> str:
     """Return the precision of the run, with the reason if it was chosen."""
-    name = str(plan.config.trainer.get("precision", "32-true"))
+    name, chosen = str(plan.config.trainer.get("precision", "32-true")), plan.automatic.get("trainer.precision")
     if chosen is None:
         return name
-    return f"{name}: {chosen.reason if chosen.name == name else 'that of the run that is resumed'} (trainer.precision=auto)"
+    return f"{name} (auto: {chosen.reason if chosen.name == name else 'as in the run that is resumed'})"
 
 
 def _teacher(plan: Plan, learner: Any) -> dict[str, str]:

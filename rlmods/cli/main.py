@@ -79,13 +79,12 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     with explain_out_of_memory("loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."):
         learner = plan.learner()
     num_ranks = plan.num_ranks()
-    precision = plan.choose_precision(learner)
-    run_dir = RunDir.open(config, precision and precision.name)
+    run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
     trainer = plan.trainer(
         [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts))], [JsonlLogger(run_dir.metrics, run_dir.iteration)]
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
-    show_plan(plan, learner, run_dir, num_ranks, precision=precision)
+    show_plan(plan, learner, run_dir, num_ranks)
     try:
         trainer.fit(learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True)
     except DeadlineError:  # GracefulStop has recorded it; main() reports it

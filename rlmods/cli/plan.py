@@ -136,7 +136,10 @@ LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "p
 
 def table() -> str:
     """Return the table of bytes per parameter of the policy that a rank holds in every stage."""
-    trainers = [configuration([f"trainer={name}", "trainer.precision=32-true", *more]).trainer for name, *more in map(str.split, STRATEGIES.values())]
+    trainers = [
+        configuration([f"trainer={name}", "trainer.precision=32-true", *more]).trainer
+        for name, *more in map(str.split, STRATEGIES.values())
+    ]
     lines = []
     for algorithm in ALGORITHMS:
         overrides = [*f"algo={algorithm}".split(), *LARGE]

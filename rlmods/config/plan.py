@@ -41,6 +41,8 @@ class Plan:
     validation: Validation
     long_prompts: set[str] = field(default_factory=set)
     """Ids of the prompts that `learner` has left out, because they have more than `data.max_prompt_tokens` tokens."""
+    automatic: dict[str, Precision] = field(default_factory=dict)
+    """`trainer.precision`, if it is `auto`: the choice for this machine, which `learner` makes and writes into `config`."""
 
     @property
     def kept(self) -> Splits:
@@ -49,7 +51,7 @@ class Plan:
         return replace(self.splits, train=train, val=val)
 
     def learner(self) -> Learner:
-        """Load the policy and construct the algorithm.
+        """Load the policy, construct the algorithm, and choose the precision if it is `auto`.
 
         Raises:
             UserError: the policy does not load, a prompt does not fit its context, or all prompts are left out.
@@ -79,6 +81,10 @@ class Plan:
             splits=splits,
             seed=config.seed,
         )
+        trainer = config.trainer
+        if trainer.get("precision") == "auto":
+            chosen = choose(next(iter(learner.networks.values())), device_type(trainer.get("accelerator", "auto")))
+            self.automatic["trainer.precision"], trainer.precision = chosen, chosen.name
         return learner
 
     def _leave_out_long_prompts(self, policy: Policy) -> Splits:
@@ -111,22 +117,16 @@ class Plan:
             UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
                 cannot share the prompts evenly.
         """
-        trainer: Any = self._trainer([], [], precision="32-true")  # the choice of trainer.precision=auto is not needed here
+        trainer: Any = self._trainer([], [], precision="32-true")  # counting needs no choice of trainer.precision=auto
         ranks: int = trainer.num_devices * trainer.num_nodes
         strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
         return ranks
 
     def trainer(self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]) -> L.Trainer:
-        """Return a Trainer with the configured callbacks and loggers and the extra ones."""
+        """Return a Trainer with the configured callbacks and loggers and the extra ones. Call `learner` first: it chooses the precision."""
         callbacks, loggers = ([instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
         return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
-
-    def choose_precision(self, learner: Learner) -> Precision | None:
-        """Return the precision that `trainer.precision=auto` stands for on this machine; None if another one was typed."""
-        if self.config.trainer.get("precision") != "auto":
-            return None
-        return choose(next(iter(learner.networks.values())), device_type(self.config.trainer.get("accelerator", "auto")))
 
     def _trainer(self, callbacks: list[L.Callback], loggers: list[Any], **options: Any) -> L.Trainer:
         create_trainer = instantiate(self.config.trainer, "trainer", partial=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,7 +53,7 @@ def has_fast_bfloat16(device: str) -> tuple[bool, str]:
         found = torch.cuda.is_bf16_supported(including_emulation=False)
         return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
     if device == "cpu":
-        capabilities = getattr(torch.cpu, "get_capabilities", dict)()  # PyTorch before 2.10 does not tell
+        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # earlier versions of PyTorch do not tell
         found = bool(capabilities.get("amx_bf16", False))
         return found, f"this processor has {'' if found else 'no '}matrix units for bfloat16 (AMX)"
     return False, f"no fast bfloat16 on {device}"

@@ -39,7 +39,7 @@ class RunDir:
     iteration: int = -1
     """Completed iterations in `checkpoint`, -1 without one. Rows logged after it are deleted on resuming."""
     precision: str | None = None
-    """Value of `trainer.precision=auto` in this run; None if another precision is configured."""
+    """`trainer.precision` of this run if it was chosen (`auto`), else None."""
 
     @property
     def metrics(self) -> Path:
@@ -62,13 +62,13 @@ class RunDir:
         return self.path / "export"
 
     @classmethod
-    def open(cls, config: DictConfig, precision: str | None = None) -> RunDir:
+    def open(cls, config: DictConfig, automatic_precision: bool = False) -> RunDir:
         """Check `config.run_dir` and `config.resume`, set `config.run_dir` to the absolute path and, on the first rank, lock the directory
         and write configuration and versions. Called on every rank.
 
         Args:
-            precision: replaces `config.trainer.precision=auto` in a run that starts; one that is resumed keeps its own. The first rank
-                decides for all. None: leave the configuration as it is.
+            automatic_precision: `config.trainer.precision` was chosen for this machine (`auto`). It is replaced by that of the run that is
+                resumed, and by that of the first rank.
 
         Raises:
             UserError: another process uses the directory, it holds a run that `resume` does not continue, settings have changed, no such
@@ -77,7 +77,7 @@ class RunDir:
         path = Path(config.run_dir).expanduser().absolute()
         config.run_dir = str(path)
         if is_first_rank():
-            run = cls._create(path, config, precision)
+            run = cls._create(path, config, automatic_precision)
             os.environ[RUN_DIR_VARIABLE] = run._to_json()
         message = os.environ.get(RUN_DIR_VARIABLE)
         if store := _torchrun_store():
@@ -86,7 +86,7 @@ class RunDir:
                 store.set(key, run._to_json())
             message = store.get(key).decode()
         if not is_first_rank():
-            run = cls._from_json(message) if message else cls._find(path, config, precision)
+            run = cls._from_json(message) if message else cls._find(path, config, automatic_precision)
         config.run_dir = str(run.path)
         run._set_precision(config)
         return run
@@ -102,13 +102,13 @@ class RunDir:
         return cls(Path(fields["path"]), checkpoint, fields["iteration"], fields["precision"])
 
     @classmethod
-    def _create(cls, path: Path, config: DictConfig, precision: str | None) -> RunDir:
+    def _create(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         """Lock the directory until this process ends, check it and write the run's files."""
         locked = False
         try:
             if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
                 locked = acquire(path)
-            run = cls._check(path, config, precision)
+            run = cls._check(path, config, automatic_precision)
             path.mkdir(parents=True, exist_ok=True)
             locked = acquire(path) or locked
             write_owner(path)
@@ -124,20 +124,21 @@ class RunDir:
         return run
 
     @classmethod
-    def _find(cls, path: Path, config: DictConfig, precision: str | None) -> RunDir:
+    def _find(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
-        if config.resume is not None:
-            precision = precision and (recorded_precision(_saved_config(path, checkpoint)) or precision)
+        precision = config.trainer.precision if automatic_precision else None
+        if automatic_precision and config.resume is not None:
+            precision = recorded_precision(_saved_config(path, checkpoint)) or precision
         return cls(path, checkpoint, iteration, precision)
 
     @classmethod
-    def _check(cls, path: Path, config: DictConfig, precision: str | None) -> RunDir:
+    def _check(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
-        run = cls._find(path, config, precision)
+        run = cls._find(path, config, automatic_precision)
         holds_run = (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:

@@ -1,11 +1,9 @@
-"""Imitation of responses, alone and several to a row."""
+"""Imitation of responses."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,12 +15,11 @@ from transformers import PreTrainedTokenizerFast
 from rlmods.algo import SFT, Batch
 from rlmods.algo.sft import sft_loss
 from rlmods.policy import Policy
-from rlmods.policy.base import PolicyOutput
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
 from rlmods.training.metrics import Meter
 from rlmods.training.sft_batch import sft_batch
-from rlmods.types import Experience, Prompt, Totals, UserError
+from rlmods.types import Experience, Prompt, Totals
 from tests.policy.test_base import MODELS, llama
 from tests.policy.test_base import policy as small_policy
 from tests.support.offline import alone, close, gradients, padded, shuffled
@@ -129,19 +126,6 @@ class TestTraining:
         bare = [replace(prompt, meta={}) for prompt in SPLITS.val]
         made = learner(SFT, validation_prompts=bare)
         assert "val/loss" not in fit(made, 1)[0]
-
-
-def spied(made: Policy) -> list[Tensor]:
-    """Token ids of every forward from now on."""
-    seen: list[Tensor] = []
-    right = made.forward
-
-    def forward(tokens: Tensor, mask: Tensor, **options: Any) -> PolicyOutput:
-        seen.append(tokens)
-        return right(tokens, mask, **options)
-
-    made.forward = forward  # type: ignore[method-assign]
-    return seen
 
 
 def test_totals_are_those_of_the_step() -> None:

@@ -452,7 +452,7 @@ RULES = {
         (("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"), "type policy.dtype=float32 trainer.precision=bf16-mixed"),
         (("policy=hf", "policy.dtype=float16", "algo=process_reward_model"), "policy.dtype=float16 would train float16 weights"),
     ],
-    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16-mixed")],
+    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "ahead": [
         ((*AHEAD, "algo=online_dpo"), "which algo=online_dpo does not do: type rollout.ahead=0"),
