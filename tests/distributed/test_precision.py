@@ -30,7 +30,9 @@ def network(num_parameters: int, dtype: torch.dtype = torch.float32) -> nn.Modul
     return nn.Linear(num_parameters, 1, bias=False, dtype=dtype, device="meta")
 
 
-def machine(monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool = False, cuda: bool = False, bfloat16: bool = False) -> None:
+def machine(
+    monkeypatch: pytest.MonkeyPatch, *, amx: bool = False, avx512: bool = False, cuda: bool = False, bfloat16: bool = False
+) -> None:
     """A processor with or without instructions for bfloat16, and a GPU, with or without."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"amx_bf16": amx, "avx512_bf16": avx512}, raising=False)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: cuda)
