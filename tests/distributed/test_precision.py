@@ -61,7 +61,7 @@ class TestChoice:
         assert choose(network(MIN_PARAMETERS), device).name == expected
         assert choose(network(MIN_PARAMETERS - 1), device).name == "32-true"
 
-    def test_of_weights_with_64_bits(self) -> None:
+    def test_of_other_weights_than_float32_and_bfloat16(self) -> None:
         assert choose(network(MIN_PARAMETERS, torch.bfloat16), "cuda", is_fast=True).name == "bf16-mixed"
         for dtype in (torch.float64, torch.float16):
             assert choose(network(MIN_PARAMETERS, dtype), "cuda", is_fast=True).name == "32-true"
