@@ -76,7 +76,7 @@ def _forward(learner: Any) -> dict[str, str]:
     policy, critic = learner.policy, learner.networks.get("critic")
     shared, padded = "each prompt once for all its responses, no padding", "padded rows: this model's attention cannot share a prompt"
     if policy.is_mixture:
-        padded = "padded rows: the experts of a token are recorded row by row"
+        padded = "padded rows: routers of a mixture of experts are recorded row by row"
     lines = {"forward": shared if policy.packs else padded}
     if (packs := getattr(critic, "packs", policy.packs)) != policy.packs:
         lines["forward"] += f"; critic: {shared if packs else 'padded rows'}"
