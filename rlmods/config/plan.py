@@ -117,7 +117,8 @@ class Plan:
             UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
                 cannot share the prompts evenly.
         """
-        trainer: Any = self._trainer([], [], precision="32-true")  # counting needs no choice of trainer.precision=auto
+        is_open = self.config.trainer.get("precision") == "auto"  # before `learner`; the number of ranks does not depend on the choice
+        trainer: Any = self._trainer([], [], **({"precision": "32-true"} if is_open else {}))
         ranks: int = trainer.num_devices * trainer.num_nodes
         strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))

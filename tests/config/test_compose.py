@@ -110,7 +110,8 @@ class TestEveryOption:
 
     @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
     def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
-        made = plan(f"logger={logger}", f"run_dir={tmp_path}", "trainer.max_iterations=7", "trainer.accelerator=cpu")
+        own = ("trainer.max_iterations=7", "trainer.accelerator=cpu", "trainer.precision=32-true")
+        made = plan(f"logger={logger}", f"run_dir={tmp_path}", *own)
         trainer = made.trainer([], [])
         assert trainer.max_iterations == 7
         assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
