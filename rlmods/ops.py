@@ -41,6 +41,13 @@ def importance_ratio(log_ratio: TokenFloats, mask: TokenMask) -> TokenFloats:
     return torch.where(mask, log_ratio, 0.0).clamp(max=MAX_EXPONENT).exp()
 
 
+def scatter(x: Float[Tensor, " n"], mask: TokenMask) -> TokenFloats:
+    """Put the values of the true slots, row by row, back into [N, T], 0 elsewhere. The first column, which nothing precedes, has none."""
+    scored = mask.clone()
+    scored[:, 0] = False
+    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(scored, x)
+
+
 def kl_divergence(p: Float[Tensor, "n V"], q: Float[Tensor, "n V"]) -> Float[Tensor, " n"]:
     """Return KL(P || Q) = sum_v P_v (log P_v - log Q_v) in nats, given log P and log Q; tokens with P_v = 0 contribute 0."""
     probabilities = p.exp()

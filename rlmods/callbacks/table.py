@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @rank_zero_only
 def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, console: Console | None = None) -> None:
-    """Print the parts, the sizes of an iteration and its batches, and the models of a run."""
+    """Print the parts, the sizes of an iteration and its batches, the models and the precision of a run."""
     batch, online = plan.batch, plan.algorithm.samples_responses
     rows = batch.prompts * (batch.samples if online else 1)
     size = f"{batch.prompts} prompts x {batch.samples} samples = {rows} responses" if online else f"{rows} rows"
@@ -51,6 +51,7 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         "optimizer": f"{steps} step{'s' * (steps > 1)} per iteration (epochs {batch.epochs} x minibatches {batch.minibatches} of "
         f"{rows // batch.minibatches}), microbatches of {batch.token_budget} tokens{note}",
         **_forward(learner),
+        "precision": _precision(plan),
         **_correction(plan),
         "length": f"{length} iterations{passes}, validation every {plan.validation.every}",
         "run_dir": str(directory.path) + _origin(plan, directory),
@@ -69,9 +70,25 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
 
 
 def _forward(learner: Any) -> dict[str, str]:
-    """Return the line of the policy's forwards, if it is trained."""
+    """Return the line of the forwards of the policy, if it is trained, and of a critic that differs."""
+    if "policy" not in learner.networks:
+        return {}
+    policy, critic = learner.policy, learner.networks.get("critic")
     shared, padded = "each prompt once for all its responses, no padding", "padded rows: this model's attention cannot share a prompt"
-    return {"forward": shared if learner.policy.packs else padded} if "policy" in learner.networks else {}
+    if policy.is_mixture:
+        padded = "padded rows: routers of a mixture of experts are recorded row by row"
+    lines = {"forward": shared if policy.packs else padded}
+    if (packs := getattr(critic, "packs", policy.packs)) != policy.packs:
+        lines["forward"] += f"; critic: {shared if packs else 'padded rows'}"
+    return lines
+
+
+def _precision(plan: Plan) -> str:
+    """Return the precision of the run, with the reason if it was chosen."""
+    name, chosen = str(plan.config.trainer.get("precision", "32-true")), plan.automatic.get("trainer.precision")
+    if chosen is None:
+        return name
+    return f"{name} (auto: {chosen.reason if chosen.name == name else 'as in the run that is resumed'})"
 
 
 def _teacher(plan: Plan, learner: Any) -> dict[str, str]:

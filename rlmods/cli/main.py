@@ -81,7 +81,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     with explain_out_of_memory("loading", lambda _: "adapter=lora policy.dtype=bfloat16, or a smaller policy.name=..."):
         learner = plan.learner()
     num_ranks = plan.num_ranks()
-    run_dir = RunDir.open(config)
+    run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
     trainer = plan.trainer(
         [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts))], [JsonlLogger(run_dir.metrics, run_dir.iteration)]
     )

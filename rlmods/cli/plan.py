@@ -7,6 +7,8 @@ overrides that lower it.
     gpu_gib=80              memory of one device
     trainer.accelerator=cpu predicts the memory of a process instead (`perf/peak_memory_mb` without a GPU)
 
+`trainer.precision=auto` stands for its choice on GPUs with bfloat16, or for that of this machine with trainer.accelerator=cpu.
+
     python -m rlmods.plan --table
 
 prints bytes per parameter of the policy, by algorithm and strategy.
@@ -16,12 +18,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rlmods.adapter import NoAdapter
 from rlmods.cli.command import command, compose_run, configuration
 from rlmods.config import compose
 from rlmods.config.plan import Plan
+from rlmods.distributed.precision import choose
 from rlmods.memory.footprint import SHARDED, Footprint, footprint, persistent
 from rlmods.memory.inputs import Devices, build_networks, num_bytes, optimizer_copies
 from rlmods.types import UserError
@@ -68,7 +71,12 @@ def predict(overrides: Sequence[str]) -> Prediction:
     if devices.ranks != settings.num_gpus and any(override.startswith("num_gpus=") for override in overrides):
         raise UserError(f"num_gpus={settings.num_gpus}, but this trainer has {devices.ranks}: type trainer=fsdp or trainer=ddp")
     plan.batch.check_ranks(devices.ranks, plan.algorithm.rows_per_prompt(plan.batch))
-    return Prediction(plan, devices, settings, footprint(plan, build_networks(plan), devices))
+    networks = build_networks(plan)
+    if devices.precision == "auto":
+        trained = next(iter(networks.trained.values()))
+        chosen = choose(trained, "cpu") if devices.on_cpu else choose(trained, "cuda", is_fast=True)
+        devices = replace(devices, precision=chosen.name)
+    return Prediction(plan, devices, settings, footprint(plan, networks, devices))
 
 
 def report(prediction: Prediction) -> str:
@@ -79,6 +87,7 @@ def report(prediction: Prediction) -> str:
     lines = [[part, *(f"{x:.2f}" for x in row)] for part, row in sizes.items() if max(row) >= 0.005]
     lines.append(["**all**", *(f"**{memory.total(stage) / GIB:.2f}**" for stage in memory.device)])
     text = [_markdown([f"GiB on a {'process' if devices.on_cpu else 'device'}", *memory.device], lines), ""]
+    text.append(f"precision: {devices.precision}")
     peak, usable = f"peak: {memory.peak / GIB:.2f} GiB ({memory.peak / 2**20:.0f} MiB) in {memory.peak_stage}", USABLE * gpu_gib
     fits = not devices.on_cpu and memory.peak <= usable * GIB
     if not devices.on_cpu:
@@ -127,7 +136,10 @@ LARGE = ("policy=tiny", "policy.pretrained=false", "policy.hidden_size=2048", "p
 
 def table() -> str:
     """Return the table of bytes per parameter of the policy that a rank holds in every stage."""
-    trainers = [configuration([f"trainer={name}", *more]).trainer for name, *more in map(str.split, STRATEGIES.values())]
+    trainers = [
+        configuration([f"trainer={name}", "trainer.precision=32-true", *more]).trainer
+        for name, *more in map(str.split, STRATEGIES.values())
+    ]
     lines = []
     for algorithm in ALGORITHMS:
         overrides = [*f"algo={algorithm}".split(), *LARGE]

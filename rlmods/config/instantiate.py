@@ -20,6 +20,12 @@ from rlmods.types import UserError
 
 TYPE_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a text", NoneType: "null"}
 
+REMOVED_SETTINGS = dict.fromkeys(
+    ("algo.packing", "algo.pack_length"),
+    "no such setting any more: forwards compute no padding where the model's attention allows it (the start table says it); drop it",
+)
+"""What to tell who types a setting of earlier versions."""
+
 AS_TERM = (
     "; to give a reward a time limit, make it a term: type reward=weighted_sum +reward@reward.terms.NAME.reward=OPTION "
     "+reward.terms.NAME.timeout_s=5"
@@ -123,6 +129,8 @@ def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:
     if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
     for key in keys:
+        if (name := f"{group}.{key}") in REMOVED_SETTINGS:
+            raise UserError(f"{name}: {REMOVED_SETTINGS[name]}")
         if key not in parameters:
             known = ", ".join(parameters) or "none"
             raise UserError(f"unknown key {group}.{key}: known keys are {known}")

@@ -8,6 +8,7 @@ from typing import Any
 from hydra.errors import HydraException, MissingConfigException, OverrideParseException
 from omegaconf import DictConfig, OmegaConf
 
+from rlmods.config.instantiate import REMOVED_SETTINGS
 from rlmods.config.options import CONF, options
 from rlmods.types import UserError, suggest
 
@@ -41,6 +42,8 @@ def at_key(override: str, group: str, key: str) -> str:
 
 def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
+    if full_key in REMOVED_SETTINGS:
+        return UserError(f"{full_key}: {REMOVED_SETTINGS[full_key]}")
     parent, _, key = full_key.rpartition(".")
     primary = OmegaConf.load(CONF / "train.yaml")
     empty = [group for entry in primary.defaults if isinstance(entry, DictConfig) for group, option in entry.items() if option is None]

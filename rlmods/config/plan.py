@@ -14,6 +14,7 @@ from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
+from rlmods.distributed.precision import Precision, choose, device_type
 from rlmods.policy.base import Policy
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
@@ -40,6 +41,8 @@ class Plan:
     validation: Validation
     long_prompts: set[str] = field(default_factory=set)
     """Ids of the prompts that `learner` has left out, because they have more than `data.max_prompt_tokens` tokens."""
+    automatic: dict[str, Precision] = field(default_factory=dict)
+    """`trainer.precision`, if it is `auto`: the choice for this machine, which `learner` makes and writes into `config`."""
 
     @property
     def kept(self) -> Splits:
@@ -48,7 +51,7 @@ class Plan:
         return replace(self.splits, train=train, val=val)
 
     def learner(self) -> Learner:
-        """Load the policy and construct the algorithm.
+        """Load the policy, construct the algorithm, and choose the precision if it is `auto`.
 
         Raises:
             UserError: the policy does not load, a prompt does not fit its context, or all prompts are left out.
@@ -78,6 +81,10 @@ class Plan:
             splits=splits,
             seed=config.seed,
         )
+        trainer = config.trainer
+        if trainer.get("precision") == "auto":
+            chosen = choose(next(iter(learner.networks.values())), device_type(trainer.get("accelerator", "auto")))
+            self.automatic["trainer.precision"], trainer.precision = chosen, chosen.name
         return learner
 
     def _leave_out_long_prompts(self, policy: Policy) -> Splits:
@@ -110,21 +117,22 @@ class Plan:
             UserError: the device or strategy does not exist on this machine, a launcher started another number of processes, or the ranks
                 cannot share the prompts evenly.
         """
-        trainer: Any = self._trainer([], [])
+        is_open = self.config.trainer.get("precision") == "auto"  # before `learner`; the number of ranks does not depend on the choice
+        trainer: Any = self._trainer([], [], **({"precision": "32-true"} if is_open else {}))
         ranks: int = trainer.num_devices * trainer.num_nodes
         strategy.check_launch(ranks)
         self.batch.check_ranks(ranks, self.algorithm.rows_per_prompt(self.batch))
         return ranks
 
     def trainer(self, extra_callbacks: Sequence[L.Callback], extra_loggers: Sequence[Any]) -> L.Trainer:
-        """Return a Trainer with the configured callbacks and loggers and the extra ones."""
+        """Return a Trainer with the configured callbacks and loggers and the extra ones. Call `learner` first: it chooses the precision."""
         callbacks, loggers = ([instantiate(node, f"{x}.{name}") for name, node in self.config[x].items()] for x in ("callbacks", "logger"))
         return self._trainer([*callbacks, *extra_callbacks], [*loggers, *extra_loggers])
 
-    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any]) -> L.Trainer:
+    def _trainer(self, callbacks: list[L.Callback], loggers: list[Any], **options: Any) -> L.Trainer:
         create_trainer = instantiate(self.config.trainer, "trainer", partial=True)
         try:
-            trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers)
+            trainer: L.Trainer = create_trainer(callbacks=callbacks, loggers=loggers, **options)
         except (TypeError, ValueError, L.fabric.utilities.exceptions.MisconfigurationException) as error:
             raise UserError(f"trainer: {one_line(error)}") from error
         strategy.check(trainer.strategy)

@@ -20,7 +20,6 @@ SETTINGS: dict[str, type[Any]] = {
     "iterative_grpo_settings": algo.IterativeGRPO.settings_type,
     "distill_settings": algo.Distill.settings_type,
     "gkd_settings": algo.GKD.settings_type,
-    "sft_settings": algo.SFT.settings_type,
     "dpo_settings": algo.DPO.settings_type,
     "online_dpo_settings": algo.OnlineDPO.settings_type,
     "reward_model_settings": algo.RewardModel.settings_type,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from rlmods.critic.config import CriticConfig
+from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
+from rlmods.policy.packing import enable_packing, packed_states, padded_states
 from rlmods.types import UserError
 
 
@@ -17,11 +20,21 @@ class ValueNetwork(nn.Module):
     def __init__(self, scalar: ScalarModel) -> None:
         super().__init__()
         self.scalar = scalar
+        self.packs = enable_packing(scalar.model)
+        """True if forwards compute equal prompts once and no padding, as those of the policy (`rlmods.policy.packing`)."""
+
+    @property
+    def needs_train_mode(self) -> bool:
+        """True if training needs train mode: for gradient checkpointing."""
+        return self.scalar.needs_train_mode
 
     def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
         """Return V(s_t) [N, T], float32, from the hidden state of token t - 1, so that it is independent of token t. 0 outside the mask."""
-        shifted = nn.functional.pad(self.scalar(tokens)[:, :-1], (1, 0))
-        return shifted.masked_fill(~mask, 0.0)
+        device = tokens.device.type
+        # A cast cached under no_grad has no gradient, as in the policy: never cache casts.
+        with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
+            states = (packed_states if self.packs else padded_states)(self.scalar.model.base_model, tokens, mask)
+        return scatter(states.by_token(self.scalar.head(states.hidden)), mask)
 
 
 @dataclass(frozen=True)

@@ -19,11 +19,11 @@ from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
-from rlmods.ops import float32_linear
+from rlmods.ops import float32_linear, scatter
 from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
-from rlmods.policy.packing import Packing, gather, use_packed_attention, use_plain_attention
+from rlmods.policy.packing import States, enable_packing, packed_states, padded_states
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
@@ -92,11 +92,8 @@ class Policy(TokenizerMixin, nn.Module):
             checkpoint_activations(model, self.routers.checkpoint_contexts if self.is_mixture else None)
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         _check_head(self)
-        self.packs = not self.is_mixture and use_packed_attention(model)
+        self.packs = not self.is_mixture and enable_packing(model)
         """True if forwards compute equal prefixes of rows once and no padding (`packing`)."""
-        if self.packs and not _packing_agrees(self):
-            self.packs = False
-            use_plain_attention(model)
 
     @property
     def device(self) -> torch.device:
@@ -115,7 +112,6 @@ class Policy(TokenizerMixin, nn.Module):
         temperature: float = 1.0,
         entropy: bool = False,
         value_head: nn.Module | None = None,
-        positions: TokenInts | None = None,
         routed_experts: RoutedExperts | None = None,
         router_logits: bool = False,
         states: bool = False,
@@ -124,11 +120,10 @@ class Policy(TokenizerMixin, nn.Module):
         """Return log-probabilities and entropies at the tokens where `mask` is True, from `logits / temperature`.
 
         Rows are right-padded; column t is conditioned on the columns before t, so column 0 has no score. Entropy carries a gradient only if
-        `entropy` is True. `value_head` maps each hidden state to one number. `positions`: position ids of packed rows, which start at 0 in
-        each of their sequences; sequences do not attend to each other. None: one sequence per row. `routed_experts`: experts to replay (-1:
-        the router chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them.
-        `states`: also return the hidden states. `other`: also return the divergence from this model, whose logits have no gradient; they
-        are computed in the same chunks, so that logits of both exist for one chunk of tokens only.
+        `entropy` is True. `value_head` maps each hidden state to one number. `routed_experts`: experts to replay (-1: the router
+        chooses), with gating weights from live logits; None: routers choose everywhere. `router_logits`: also return them. `states`: also
+        return the hidden states. `other`: also return the divergence from this model, whose logits have no gradient; they are computed in
+        the same chunks, so that logits of both exist for one chunk of tokens only.
         """
         device = tokens.device.type
         # Weights change between forwards of one training step, and a cast cached under no_grad has no gradient: never cache casts.
@@ -137,22 +132,18 @@ class Policy(TokenizerMixin, nn.Module):
         if self.is_mixture:
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
-            hidden, packing = self._states(tokens, mask, positions)
-            targets = tokens[:, 1:][mask[:, 1:]]
-            if packing is not None:
-                targets, other = targets[packing.distinct], other and other._replace(states=other.states[packing.distinct])
-            outputs = self._score(hidden, targets, temperature, entropy, other)
-            values = None if value_head is None else value_head(hidden).squeeze(-1).float()
-
-        def by_token(x: Tensor) -> Tensor:
-            return x if packing is None else gather(x, packing.scored)
-
-        logprobs, entropies, *divergence = (_scatter(by_token(x), mask) for x in outputs)
+            before = self._states(tokens, mask)
+            targets = before.distinct(tokens[:, 1:][mask[:, 1:]])
+            if other is not None:
+                other = other._replace(states=before.distinct(other.states))
+            outputs = self._score(before.hidden, targets, temperature, entropy, other)
+            values = None if value_head is None else value_head(before.hidden).squeeze(-1).float()
+        logprobs, entropies, *divergence = (scatter(before.by_token(x), mask) for x in outputs)
         output = PolicyOutput(
             logprobs,
             entropies,
-            values=None if values is None else _scatter(by_token(values), mask),
-            states=by_token(hidden) if states else None,
+            values=None if values is None else scatter(before.by_token(values), mask),
+            states=before.by_token(before.hidden) if states else None,
             divergence=next(iter(divergence), None),
         )
         if trace is None:
@@ -160,17 +151,10 @@ class Policy(TokenizerMixin, nn.Module):
         logits = None if trace.logits is None else tuple(trace.logits[layer] for layer in sorted(trace.logits))
         return output._replace(routed_experts=trace.stack_live(tokens), router_logits=logits)
 
-    def _states(self, tokens: Tensor, mask: Tensor, positions: Tensor | None) -> tuple[Tensor, Packing | None]:
-        """Return the last hidden state before each masked token, row by row, or, with a packing, before each distinct one."""
-        if self.packs and positions is None and not (self.training and self.training_dropout):
-            packing = Packing.of(tokens, mask)
-            # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
-            inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
-            hidden = self.model.base_model(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
-            return gather(hidden, packing.states), packing
-        packed = {} if positions is None else {"position_ids": positions}
-        padded: Tensor = self.model.base_model(input_ids=tokens, use_cache=False, **packed).last_hidden_state
-        return padded[:, :-1][mask[:, 1:]], None
+    def _states(self, tokens: Tensor, mask: Tensor) -> States:
+        """Return the last hidden state before each masked token."""
+        forward = padded_states if not self.packs or (self.training and self.training_dropout) else packed_states
+        return forward(self.model.base_model, tokens, mask)
 
     def _score(self, hidden: Tensor, targets: Tensor, temperature: float, entropy: bool, other: Other | None) -> tuple[Tensor, ...]:
         layer = self.model.get_output_embeddings()
@@ -298,13 +282,6 @@ class Policy(TokenizerMixin, nn.Module):
         self.tokenizer.save_pretrained(folder)
 
 
-def _scatter(x: Tensor, mask: Tensor) -> Tensor:
-    """Put values of the masked tokens back into [N, T], 0 elsewhere."""
-    scored = mask.clone()
-    scored[:, 0] = False
-    return torch.zeros(mask.shape, dtype=x.dtype, device=x.device).masked_scatter(scored, x)
-
-
 def checkpoint_activations(model: Any, context_fn: ContextFn | None = None) -> None:
     """Enable gradient checkpointing, which is active in train mode; `context_fn` as in `torch.utils.checkpoint`."""
     # transformers renames the method during 5.x and warns about the old name.
@@ -324,26 +301,6 @@ def _check_head(policy: Policy) -> None:
     if not torch.allclose(expected.float(), actual.float(), rtol=tolerance, atol=tolerance):
         name = type(policy.model).__name__
         raise UserError(f"policy: {name} transforms its logits after the output layer, which is not supported: choose another model")
-
-
-@torch.no_grad()
-def _packing_agrees(policy: Policy) -> bool:
-    """Return True if packed and padded rows have the same log-probabilities: the architecture passes the packing on to its attention, and
-    tokens see each other in no other way."""
-    if policy.device.type == "meta":
-        return False
-    size = policy.model.config.get_text_config().vocab_size
-    tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=policy.device) % size
-    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=policy.device)
-    with torch.autocast(policy.device.type, enabled=False):
-        try:
-            hidden, packing = policy._states(tokens, mask, None)
-        except TypeError:  # forward without further arguments
-            return False
-        padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
-    assert packing is not None
-    packed, tolerance = hidden[packing.scored].float(), 1e-3 if policy.model.dtype == torch.float32 else 3e-2
-    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 
 def is_plain_linear(layer: nn.Module) -> bool:

@@ -2,7 +2,8 @@
 
 The responses to a prompt share it, and branches of a response share the tokens before them. These follow the same tokens in each of their
 rows, so that all the network computes for them is the same. A `Packing` lays the distinct tokens out one after the other: all linear layers
-of the network see each of them once, and attention, which alone lets a token see others, is computed row by row, in each row for the tokens that no earlier row has.
+of the network see each of them once, and attention, which alone lets a token see others, is computed row by row, in each row for the tokens
+that no earlier row has.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -197,9 +198,51 @@ def packed_attention(
     return gather(torch.cat(outputs), packing.outputs)[None], None
 
 
+class States(NamedTuple):
+    """Last hidden states before the n scored tokens of some rows."""
+
+    hidden: Float[Tensor, "m H"]
+    """Before each of them, row by row (m = n), or, with a packing, before each distinct one."""
+    packing: Packing | None = None
+
+    def distinct(self, x: Tensor) -> Tensor:
+        """Return what belongs to the states, of a tensor with one entry for each scored token."""
+        return x if self.packing is None else x[self.packing.distinct]
+
+    def by_token(self, x: Tensor) -> Tensor:
+        """Return an entry for each scored token, of a tensor with one for each state."""
+        return x if self.packing is None else gather(x, self.packing.scored)
+
+
+def packed_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
+    """Return the states before masked tokens, of a trunk whose model accepts `packing` (`enable_packing`)."""
+    packing = Packing.of(tokens, mask)
+    # transformers leaves masks with four dimensions as they are; attention with a packing reads none.
+    inputs = {"position_ids": packing.positions[None], "attention_mask": mask.new_ones(1, 1, 1, 1), "packing": packing}
+    hidden = trunk(input_ids=packing.tokens[None], use_cache=False, **inputs).last_hidden_state[0]
+    return States(gather(hidden, packing.states), packing)
+
+
+def padded_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
+    """Return the states before masked tokens, from a forward of all columns."""
+    hidden: Tensor = trunk(input_ids=tokens, use_cache=False).last_hidden_state
+    return States(hidden[:, :-1][mask[:, 1:]])
+
+
+def enable_packing(model: Any) -> bool:
+    """Let a model of transformers accept `packing`, and return True if the states of packed rows are then those of padded ones. Otherwise
+    leave it with its own attention."""
+    if not use_packed_attention(model):
+        return False
+    if _packing_agrees(model):
+        return True
+    use_plain_attention(model)
+    return False
+
+
 def use_packed_attention(model: Any) -> bool:
-    """Let a model of transformers accept `packing`. Return False, and change nothing, for one with another attention than `sdpa`, or with
-    layers that do not see all tokens before them (sliding windows, recurrence)."""
+    """Select `packed_attention`. Return False, and change nothing, for a model with another attention than `sdpa`, or with layers that do
+    not see all tokens before them (sliding windows, recurrence)."""
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
@@ -214,6 +257,27 @@ def use_packed_attention(model: Any) -> bool:
 def use_plain_attention(model: Any) -> None:
     """Undo `use_packed_attention`."""
     model.set_attn_implementation("sdpa")
+
+
+@torch.no_grad()
+def _packing_agrees(model: Any) -> bool:
+    """Return True if packed and padded rows have the same states: the architecture passes the packing on to its attention, and tokens see
+    each other in no other way."""
+    device = model.device
+    if device.type == "meta":
+        return False
+    size = model.config.get_text_config().vocab_size
+    tokens = torch.tensor([[3, 1, 4, 1, 5], [3, 1, 4, 2, 0], [2, 7, 1, 8, 2]], device=device) % size
+    mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=device)
+    with torch.autocast(device.type, enabled=False):
+        try:
+            states = packed_states(model.base_model, tokens, mask)
+        except TypeError:  # forward without further arguments
+            return False
+        padded = padded_states(model.base_model, tokens, mask).hidden.float()
+    packed = states.by_token(states.hidden).float()
+    tolerance = 1e-3 if model.dtype == torch.float32 else 3e-2
+    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 
 AttentionInterface.register(IMPLEMENTATION, packed_attention)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
@@ -129,7 +130,11 @@ class ScalarModel(TokenizerMixin, nn.Module):
         with torch.autocast(device, enabled=torch.is_autocast_enabled(device), cache_enabled=False):
             inputs = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "use_cache": False}
             hidden = self.model.base_model(**{k: v for k, v in inputs.items() if v is not None}).last_hidden_state
-        with torch.autocast(device, enabled=False):
+        return self.head(hidden)
+
+    def head(self, hidden: Float[Tensor, "... H"]) -> Float[Tensor, "..."]:
+        """Return the scores of hidden states, float32 also under autocast."""
+        with torch.autocast(hidden.device.type, enabled=False):
             weight = self.model.score.weight.float()
             bias = None if self.model.score.bias is None else self.model.score.bias.float()
             return nn.functional.linear(hidden.float(), weight, bias).squeeze(-1)

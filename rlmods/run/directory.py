@@ -18,7 +18,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
-from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_resume
+from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_precision, recorded_resume
 from rlmods.types import UserError
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
@@ -38,6 +38,8 @@ class RunDir:
     """Passed to `trainer.fit(ckpt_path=...)`; None: start from scratch."""
     iteration: int = -1
     """Completed iterations in `checkpoint`, -1 without one. Rows logged after it are deleted on resuming."""
+    precision: str | None = None
+    """`trainer.precision` of this run if it was chosen (`auto`), else None."""
 
     @property
     def metrics(self) -> Path:
@@ -60,9 +62,13 @@ class RunDir:
         return self.path / "export"
 
     @classmethod
-    def open(cls, config: DictConfig) -> RunDir:
+    def open(cls, config: DictConfig, automatic_precision: bool = False) -> RunDir:
         """Check `config.run_dir` and `config.resume`, set `config.run_dir` to the absolute path and, on the first rank, lock the directory
         and write configuration and versions. Called on every rank.
+
+        Args:
+            automatic_precision: `config.trainer.precision` was chosen for this machine (`auto`). It is replaced by that of the run that is
+                resumed, and by that of the first rank.
 
         Raises:
             UserError: another process uses the directory, it holds a run that `resume` does not continue, settings have changed, no such
@@ -71,7 +77,7 @@ class RunDir:
         path = Path(config.run_dir).expanduser().absolute()
         config.run_dir = str(path)
         if is_first_rank():
-            run = cls._create(path, config)
+            run = cls._create(path, config, automatic_precision)
             os.environ[RUN_DIR_VARIABLE] = run._to_json()
         message = os.environ.get(RUN_DIR_VARIABLE)
         if store := _torchrun_store():
@@ -80,27 +86,29 @@ class RunDir:
                 store.set(key, run._to_json())
             message = store.get(key).decode()
         if not is_first_rank():
-            run = cls._from_json(message) if message else cls._find(path, config)
+            run = cls._from_json(message) if message else cls._find(path, config, automatic_precision)
         config.run_dir = str(run.path)
+        run._set_precision(config)
         return run
 
     def _to_json(self) -> str:
-        return dumps({"path": self.path, "checkpoint": self.checkpoint, "iteration": self.iteration})
+        return dumps(vars(self))
 
     @classmethod
     def _from_json(cls, message: str) -> RunDir:
         """Parse the directory sent by the first rank: all ranks resume from the same checkpoint, and only the first checks it."""
         fields = json.loads(message)
-        return cls(Path(fields["path"]), Path(fields["checkpoint"]) if fields["checkpoint"] else None, fields["iteration"])
+        checkpoint = Path(fields["checkpoint"]) if fields["checkpoint"] else None
+        return cls(Path(fields["path"]), checkpoint, fields["iteration"], fields["precision"])
 
     @classmethod
-    def _create(cls, path: Path, config: DictConfig) -> RunDir:
+    def _create(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         """Lock the directory until this process ends, check it and write the run's files."""
         locked = False
         try:
             if (path / LOCK_FILE).is_file():  # otherwise create nothing before the checks
                 locked = acquire(path)
-            run = cls._check(path, config)
+            run = cls._check(path, config, automatic_precision)
             path.mkdir(parents=True, exist_ok=True)
             locked = acquire(path) or locked
             write_owner(path)
@@ -116,17 +124,21 @@ class RunDir:
         return run
 
     @classmethod
-    def _find(cls, path: Path, config: DictConfig) -> RunDir:
+    def _find(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
-        return cls(path, checkpoint, -1 if checkpoint is None else read_iteration(checkpoint))
+        iteration = -1 if checkpoint is None else read_iteration(checkpoint)
+        precision = config.trainer.precision if automatic_precision else None
+        if automatic_precision and config.resume is not None:
+            precision = recorded_precision(_saved_config(path, checkpoint)) or precision
+        return cls(path, checkpoint, iteration, precision)
 
     @classmethod
-    def _check(cls, path: Path, config: DictConfig) -> RunDir:
+    def _check(cls, path: Path, config: DictConfig, automatic_precision: bool) -> RunDir:
         if path.exists() and not path.is_dir():
             raise UserError(f"run_dir={path} is a file, choose another run_dir=...")
-        run = cls._find(path, config)
+        run = cls._find(path, config, automatic_precision)
         holds_run = (path / "config.yaml").exists() or run.metrics.exists() or run.checkpoints.exists()
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:
@@ -136,8 +148,13 @@ class RunDir:
                 raise UserError(f"run_dir={path} already holds a run other than resume={config.resume}: choose another run_dir=...")
             if (newest := list_checkpoints(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
                 raise UserError(f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, or another run_dir=...")
-        check_same_run((run.checkpoint.parents[1] if run.checkpoint else path) / "config.yaml", config)
+        run._set_precision(config)
+        check_same_run(_saved_config(path, run.checkpoint), config)
         return run
+
+    def _set_precision(self, config: DictConfig) -> None:
+        if self.precision is not None:
+            config.trainer.precision = self.precision
 
     def _record(self, config: DictConfig) -> None:
         """Write `config.yaml` and `versions.txt`; a resumed run keeps them and writes its own with the suffix `.resumed_<iteration>`."""
@@ -146,6 +163,11 @@ class RunDir:
         with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:  # "x" fails if another process creates it first
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
+
+
+def _saved_config(path: Path, checkpoint: Path | None) -> Path:
+    """Return the path of the settings of the run that is resumed: the one that the checkpoint belongs to."""
+    return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
 
 
 def _exists_error(path: Path) -> UserError:

@@ -16,6 +16,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
+from rlmods.distributed.precision import PRECISIONS
 from rlmods.distributed.sharded_checkpoint import read_metadata
 from rlmods.run.integrity import find_damage
 from rlmods.types import UserError
@@ -23,13 +24,25 @@ from rlmods.types import UserError
 CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 """Groups of settings that may change on resuming: they decide how long a run takes and what it reports, not what it computes."""
 CHANGEABLE_KEYS = (
-    "batch.token_budget", "batch.preflight", "reward.*token_budget", "policy.gradient_checkpointing",
+    "batch.token_budget", "batch.preflight", "reward.*token_budget", "policy.gradient_checkpointing", "algo.packing", "algo.pack_length",
     *(f"rollout.{name}" for name in (
         "urls", "folder", "timeout_s", "retries", "backoff_s", "concurrency", "batch_size", "cache_gib", "ahead", "key_variable",
     )),
 )  # fmt: skip
 """Patterns of single settings of other groups that may change on resuming: memory, speed and addresses. They change results by rounding,
-and `rollout.ahead` the age of the policy that samples."""
+and `rollout.ahead` the age of the policy that samples. `algo.packing` and `algo.pack_length` are of earlier versions."""
+ADDED_GROUPS = {
+    "adapter": "rlmods.adapter.NoAdapter",
+    "reference": "rlmods.reference.StartPolicy",
+    "teacher": "rlmods.teacher.Local",
+    "router": "rlmods.router.Routing",
+    "judge": "rlmods.judge.Rule",
+    "preference": "rlmods.preference.Sigmoid",
+    "ranking": "rlmods.ranking.BradleyTerry",
+    "critic": "rlmods.critic.NoCritic",
+    "correction": "rlmods.correction.NoCorrection",
+}
+"""Groups that the configurations of earlier versions may lack, with the part, by its defaults, that computes what those versions did."""
 CHECKPOINT_NAME = "iteration_{:06d}.ckpt"
 
 
@@ -56,6 +69,13 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
         return checkpoint
     verify(path)
     return path
+
+
+def recorded_precision(saved: Path) -> str | None:
+    """Return `trainer.precision` in a run's `config.yaml`, None if there is none that is supported."""
+    trainer = _saved_settings(saved.read_text()).get("trainer") if saved.is_file() else None
+    precision = str(trainer.get("precision")) if isinstance(trainer, dict) else None
+    return precision if precision in PRECISIONS else None
 
 
 def recorded_resume(run_dir: Path) -> str | None:
@@ -105,15 +125,18 @@ def read_iteration(path: Path) -> int:
 
 def check_same_run(saved: Path, config: Any) -> None:
     """Check that `config` equals the `saved` one, apart from `CHANGEABLE` groups and `CHANGEABLE_KEYS`. A setting that the saved one lacks,
-    because it was written before there was such a setting, counts as its default.
+    because it was written before there was such a setting, counts as its default, and a group (`ADDED_GROUPS`) as the part that is named
+    there.
 
     Raises:
         UserError: another setting differs.
     """
     if not saved.is_file():
         return
-    old, new = (dict(_leaves(_saved_settings(text))) for text in (saved.read_text(), as_yaml(config)))
-    defaults = dict(_defaults(_saved_settings(as_yaml(config))))
+    old_settings, new_settings = (_saved_settings(text) for text in (saved.read_text(), as_yaml(config)))
+    added = {group: {"_target_": target} for group, target in ADDED_GROUPS.items() if group in new_settings.keys() - old_settings.keys()}
+    old, new = (dict(_leaves(settings)) for settings in (old_settings | added, new_settings))
+    defaults = dict(_defaults(new_settings))
     old |= {key: defaults[key] for key in (new.keys() & defaults.keys()) - old.keys()}
     changes = [f"{key}={_show(old, key)} (now {_show(new, key)})" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
     if changes:

@@ -1,11 +1,9 @@
-"""Imitation of responses, alone and several to a row."""
+"""Imitation of responses."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 from dataclasses import replace
-from typing import Any
 
 import pytest
 import torch
@@ -17,13 +15,11 @@ from transformers import PreTrainedTokenizerFast
 from rlmods.algo import SFT, Batch
 from rlmods.algo.sft import sft_loss
 from rlmods.policy import Policy
-from rlmods.policy.base import PolicyOutput
 from rlmods.rollout import Local
 from rlmods.training.evaluation import Validation
 from rlmods.training.metrics import Meter
-from rlmods.training.packing import assign_rows, check_packing, packed
 from rlmods.training.sft_batch import sft_batch
-from rlmods.types import Experience, Prompt, Totals, UserError
+from rlmods.types import Experience, Prompt, Totals
 from tests.policy.test_base import MODELS, llama
 from tests.policy.test_base import policy as small_policy
 from tests.support.offline import alone, close, gradients, padded, shuffled
@@ -102,69 +98,6 @@ class TestLoss:
         assert meter.compute()["train/ptx/loss"] == pytest.approx(made.meter.compute()["train/loss"])
 
 
-class TestPacking:
-    @pytest.mark.parametrize("attention", ["sdpa", "eager"])
-    @pytest.mark.parametrize("kind", MODELS)
-    def test_changes_neither_loss_nor_gradient(self, kind: str, attention: str) -> None:
-        """G7."""
-        model = MODELS[kind](attn_implementation=attention)
-        made = alone(learner(SFT, policy=small_policy(model), packing=True, pack_length=40))
-        seen = spied(made.policy)
-        rows = sft_batch(RAGGED, made.policy, policy_version=0)
-        have, loss = gradients(made, rows), made.meter.compute()["train/loss"]
-        assert sum(x.numel() for x in seen) < 0.7 * rows.tokens.numel()
-        assert max(x.shape[1] for x in seen) <= 40
-        made.settings, made.meter = replace(made.settings, packing=False), Meter()
-        want = gradients(made, rows)
-        assert want.norm() > 1e-2
-        torch.testing.assert_close(have, want, rtol=1e-4, atol=1e-5)
-        assert loss == pytest.approx(made.meter.compute()["train/loss"], abs=1e-5)
-
-    def test_each_text_reads_itself_alone_from_its_first_token_on(self) -> None:
-        made = small_policy(MODELS["gpt2"]())
-        rows = sft_batch(RAGGED, made, policy_version=0)
-        everything = torch.arange(rows.tokens.shape[1]) < rows.lengths[:, None]
-        have = packed(made, rows.lengths, 64)(rows.tokens, everything)
-        want = made(rows.tokens, everything)
-        for x, y in ((have.logprobs, want.logprobs), (have.entropy, want.entropy)):
-            torch.testing.assert_close(x, torch.where(everything, y, 0.0), rtol=0, atol=1e-5)
-
-    def test_rows_stay_as_they_are_where_it_saves_nothing(self) -> None:
-        made = policy()
-        rows = sft_batch(prompts("3", "33"), made, policy_version=0)
-        seen = spied(made)
-        packed(made, rows.lengths, 8)(rows.tokens, rows.mask)
-        assert seen[0].equal(rows.tokens)
-
-    def test_places_are_disjoint_and_full_rows_come_first(self) -> None:
-        lengths = [3, 9, 4, 1, 12, 5]
-        row, start = assign_rows(lengths, 10)
-        assert assign_rows(lengths, 10) == assign_rows(lengths, 10)
-        for r in range(max(row) + 1):
-            spans = sorted((start[i], start[i] + lengths[i]) for i in range(6) if row[i] == r)
-            assert spans[0][0] == 0
-            assert all(end == begin for (_, end), (begin, _) in itertools.pairwise(spans))
-            assert spans[-1][1] <= 10 or len(spans) == 1
-        assert max(row) + 1 == 4
-
-    def test_a_model_whose_texts_see_each_other_is_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        made = small_policy()
-        check_packing(made)
-        right = Policy.forward
-        monkeypatch.setattr(Policy, "forward", lambda self, *x, positions=None: right(self, *x))
-        with pytest.raises(UserError, match=r"LlamaForCausalLM.*algo\.packing=false"):
-            fit(learner(SFT, policy=made, packing=True), 1)
-
-    def test_training_is_the_same(self) -> None:
-        found = [fit(learner(SFT, packing=packing, pack_length=64), 3) for packing in (False, True)]
-        for plain, dense in zip(*found, strict=True):
-            assert plain.get("train/loss") == pytest.approx(dense.get("train/loss"), abs=1e-4)
-
-    def test_no_length_is_refused(self) -> None:
-        with pytest.raises(ValueError, match=r"algo\.pack_length=0"):
-            learner(SFT, packing=True, pack_length=0)
-
-
 class TestTraining:
     def test_two_samples_are_learned_to_the_end(self) -> None:
         """E4: a model that never learned to stop would go on until the limit."""
@@ -193,19 +126,6 @@ class TestTraining:
         bare = [replace(prompt, meta={}) for prompt in SPLITS.val]
         made = learner(SFT, validation_prompts=bare)
         assert "val/loss" not in fit(made, 1)[0]
-
-
-def spied(made: Policy) -> list[Tensor]:
-    """Token ids of every forward from now on."""
-    seen: list[Tensor] = []
-    right = made.forward
-
-    def forward(tokens: Tensor, mask: Tensor, **options: Any) -> PolicyOutput:
-        seen.append(tokens)
-        return right(tokens, mask, **options)
-
-    made.forward = forward  # type: ignore[method-assign]
-    return seen
 
 
 def test_totals_are_those_of_the_step() -> None:

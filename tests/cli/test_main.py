@@ -137,6 +137,8 @@ class TestRun:
             assert (finished.path / name).exists()
         assert "torch " in (finished.path / "versions.txt").read_text()
         assert "${" not in (finished.path / "config.yaml").read_text()
+        assert "\n  precision: 32-true\n" in (finished.path / "config.yaml").read_text()  # the choice of trainer.precision=auto
+        assert "auto: bfloat16 is for models of 50M parameters or more" in " ".join(finished.out.split())
         assert [p.name for p in (finished.path / "checkpoints").iterdir()] == ["iteration_000002.ckpt"]
         assert {p.name for p in finished.path.parent.iterdir()} == {"run"}
 

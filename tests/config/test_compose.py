@@ -110,7 +110,8 @@ class TestEveryOption:
 
     @pytest.mark.parametrize("logger", ["default", "csv", "tensorboard", "none"])
     def test_a_trainer_comes_out(self, logger: str, tmp_path: Path) -> None:
-        made = plan(f"logger={logger}", f"run_dir={tmp_path}", "trainer.max_iterations=7", "trainer.accelerator=cpu")
+        own = ("trainer.max_iterations=7", "trainer.accelerator=cpu", "trainer.precision=32-true")
+        made = plan(f"logger={logger}", f"run_dir={tmp_path}", *own)
         trainer = made.trainer([], [])
         assert trainer.max_iterations == 7
         assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
@@ -454,7 +455,7 @@ RULES = {
         (("policy=smollm2", "policy.dtype=bfloat16", "algo=reward_model"), "type policy.dtype=float32 trainer.precision=bf16-mixed"),
         (("policy=hf", "policy.dtype=float16", "algo=process_reward_model"), "policy.dtype=float16 would train float16 weights"),
     ],
-    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=32-true or trainer.precision=bf16-mixed")],
+    "precision": [(("trainer.precision=bf16-true",), "type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16")],
     "temperature": [(("rollout.temperature=0",), "no learning signal: type rollout.temperature=1")],
     "ahead": [
         ((*AHEAD, "algo=online_dpo"), "which algo=online_dpo does not do: type rollout.ahead=0"),

@@ -5,7 +5,10 @@ import torch
 
 from rlmods.critic import Separate
 from rlmods.policy import ScalarModel, Tiny
+from rlmods.policy.packing import Packing
 from rlmods.types import UserError
+from tests.policy.test_packing import MODELS, PADDED, RAGGED
+from tests.policy.test_packing import policy as small_policy
 from tests.support.tiny_setup import collected, learner, policy
 
 
@@ -22,7 +25,7 @@ class TestForward:
         positions = rows.mask.nonzero()
         assert len(positions) > 20
         for row, t in positions.tolist():
-            assert values[row, t] == scores[row, t - 1]
+            torch.testing.assert_close(values[row, t], scores[row, t - 1], rtol=0, atol=1e-5)
         assert (values[~rows.mask] == 0).all()
 
     def test_values_do_not_depend_on_their_own_or_later_tokens(self):
@@ -35,6 +38,60 @@ class TestForward:
         after = network(changed, rows.mask)
         assert torch.equal(after[row, : t + 1], before[row, : t + 1])
         assert not torch.equal(after[row, t + 1 :], before[row, t + 1 :])
+
+
+def outcome(network, tokens, mask, packs):
+    """Return values and the gradient of a weighted sum of them, with or without packing."""
+    network.packs = packs
+    network.zero_grad()
+    values = network(tokens, mask)
+    (values * torch.linspace(-1, 2, mask.numel()).view(mask.shape)).sum().backward()
+    return values.detach(), torch.cat([p.grad.flatten() for p in network.parameters()])
+
+
+class TestPacking:
+    """The trunk computes equal prompts once and no padding, as that of the policy (`tests/policy/test_packing.py`)."""
+
+    @pytest.mark.parametrize("name", MODELS)
+    def test_equals_padded_rows_in_value_and_gradient(self, name):
+        network = random_head(Separate()(small_policy(MODELS[name]()))).double()
+        assert network.packs
+        packed, padded = (outcome(network, *RAGGED, packs) for packs in (True, False))
+        assert padded[1].norm() > 1e-3
+        for x, y in zip(packed, padded, strict=True):
+            assert (x - y).norm() < 1e-6 * y.norm()
+
+    def test_a_prompt_is_computed_once(self):
+        network, seen = Separate()(small_policy()), []
+        network.scalar.model.model.layers[0].mlp.register_forward_hook(lambda module, args, output: seen.append(args[0].shape[:-1].numel()))
+        network(*RAGGED)
+        assert seen == [len(Packing.of(*RAGGED))]
+        assert seen[0] < 0.5 * RAGGED[0].numel()
+
+    def test_a_trunk_with_a_window_forwards_padded_rows(self):
+        network = random_head(Separate()(small_policy(PADDED["a sliding window"]())))
+        assert not network.packs
+        scores = network.scalar(RAGGED[0])
+        torch.testing.assert_close(network(*RAGGED)[:, 1:], scores[:, :-1].masked_fill(~RAGGED[1][:, 1:], 0.0), rtol=0, atol=1e-6)
+
+    def test_rows_without_a_scored_token_have_a_gradient_of_zeros(self):
+        """A rank without rows takes part in the reduction of gradients."""
+        network = random_head(Separate()(small_policy()))
+        values = network(RAGGED[0], torch.zeros_like(RAGGED[1]))
+        assert not values.any()
+        values.sum().backward()
+        trained = list(network.scalar.model.model.layers.parameters())
+        assert all(p.grad is not None and not p.grad.any() for p in trained)
+
+    def test_with_gradient_checkpointing(self):
+        expected = outcome(random_head(Separate()(small_policy())), *RAGGED, True)
+        network, forwards = random_head(Separate()(small_policy(gradient_checkpointing=True))), []
+        network.scalar.model.model.layers[0].mlp.register_forward_pre_hook(lambda module, args: forwards.append(args))
+        assert network.needs_train_mode
+        network.train()
+        for x, y in zip(outcome(network, *RAGGED, True), expected, strict=True):
+            torch.testing.assert_close(x, y, rtol=0, atol=0)
+        assert len(forwards) == 2  # backward computes the layer again
 
 
 class TestInitialisation:

@@ -11,7 +11,7 @@ from rlmods.distributed.strategy import DDP, FSDP2, check_launch, check_replicas
 from rlmods.types import UserError
 from tests.config.test_compose import plan
 
-CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "logger=none")
+CPU = ("trainer.accelerator=cpu", "trainer.devices=2", "trainer.precision=32-true", "logger=none")
 
 
 def strategy(tmp_path: Path, *typed: str) -> Any:

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 import torch
+from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.run import RunDir, lock
 from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.resume import ADDED_GROUPS
 from rlmods.types import UserError
 from tests.run.test_lock import start_owner
 
@@ -134,6 +136,34 @@ def test_settings_that_the_saved_ones_lack_have_their_default(tmp_path: Path, pa
     OmegaConf.update(now, key, "other", force_add=True)
     with pytest.raises(UserError, match=rf"was started with {key}=\S+ \(now other\): "):
         RunDir.open(now)
+
+
+@pytest.mark.parametrize("group", ADDED_GROUPS)
+def test_groups_that_the_saved_settings_lack_are_the_defaults(tmp_path: Path, group: str) -> None:
+    """The run was started by a version without them, which computed what the default of today does."""
+    with initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        part = compose("train")[group]
+    assert part._target_ == ADDED_GROUPS[group]
+    RunDir.open(config(tmp_path))
+    RunDir.open(config(tmp_path, resume="auto", **{group: part}))
+    other = {"_target_": "rlmods.correction.Truncated"}
+    with pytest.raises(UserError, match=rf"was started with {group}._target_={part._target_} \(now rlmods.correction.Truncated\)"):
+        RunDir.open(config(tmp_path, resume="auto", **{group: other}))
+
+
+def test_settings_of_an_added_group_have_their_defaults(tmp_path: Path) -> None:
+    RunDir.open(config(tmp_path))
+    router = {"_target_": "rlmods.router.Routing", "replay": True}
+    with pytest.raises(UserError, match=r"was started with router.replay=False \(now True\): "):
+        RunDir.open(config(tmp_path, resume="auto", router=router))
+
+
+def test_settings_that_exist_no_more_may_be_missing(tmp_path: Path) -> None:
+    """Those of packing in `algo=sft`, which changed results by rounding."""
+    RunDir.open(config(tmp_path, algo={"packing": True, "pack_length": 64, "value": 1}))
+    RunDir.open(config(tmp_path, resume="auto", algo={"value": 1}))
+    with pytest.raises(UserError, match=r"was started with algo.value=1 \(now 2\): "):
+        RunDir.open(config(tmp_path, resume="auto", algo={"value": 2}))
 
 
 def test_run_may_start_from_the_checkpoint_of_another(tmp_path: Path) -> None:

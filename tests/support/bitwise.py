@@ -76,7 +76,6 @@ CASES: dict[str, tuple[str, ...]] = {
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed", "algo.sft_coefficient=0.1"),
     "dpo kto": ("algo=dpo", "batch.epochs=2", "preference=kto"),
     "online dpo moving reference": ("algo=online_dpo", "algo.reference_every=2"),
-    "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
     "reward model plackett_luce": ("algo=reward_model", *ROWS, "ranking=plackett_luce", "data.num_candidates=4", "algo.centre=0.1"),
     "full kl": ("algo=grpo", *OFF_POLICY, "kl=full"),
     **{how: ("algo=grpo", *OFF_POLICY, f"advantage={how}") for how in ("gdpo", "length_weighted")},

@@ -55,7 +55,6 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
-    "sft packed": ("algo=sft", *ROWS, "algo.packing=true"),
     "experts replayed": ("algo=grpo", *ONLINE, "router=replay", "router.aux_coefficient=0.5", "policy.gradient_checkpointing=true"),
     "experts frozen": ("algo=ppo", *ONLINE, "router=frozen", "router.replay=true"),
     "experts resting": ("algo=ppo", *ONLINE, "critic=shared", "router=two_stage", "router.replay=true", "algo.ptx_coefficient=0.5"),
@@ -91,7 +90,7 @@ ORDERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
     "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
     "grpo full kl", "grpo full kl lora", "distill demonstration", "gkd demonstration",
-    "dpo precomputed", "sft packed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
+    "dpo precomputed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [

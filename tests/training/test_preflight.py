@@ -46,7 +46,6 @@ CASES: dict[str, tuple[Any, dict[str, Any]]] = {
     "distillation": (Distill, {"teacher": TEACHER}),
     "GKD": (GKD, {"teacher": TEACHER, "batch": Batch(prompts=4, samples=1)}),
     "SFT": (SFT, {}),
-    "packed SFT": (SFT, {"packing": True, "pack_length": 64}),
     "DPO": (DPO, {"preference": Sigmoid()}),
     "DPO with dropout": (DPO, {"preference": Sigmoid(), "dropout": 0.2}),
     "precomputed DPO": (DPO, {"preference": Sigmoid(), "reference": "precomputed"}),

@@ -6,6 +6,7 @@ from dataclasses import is_dataclass
 
 from rlmods.config.instantiate import instantiate
 from rlmods.config.plan import Plan
+from rlmods.distributed.precision import PRECISIONS
 
 
 def protocols(plan: Plan) -> str | None:
@@ -35,9 +36,9 @@ def master_weights(plan: Plan) -> str | None:
 
 def precision(plan: Plan) -> str | None:
     precision = str(plan.config.trainer.get("precision", "32-true"))
-    if precision in ("32", "32-true", "bf16-mixed"):
+    if precision in ("auto", *PRECISIONS):
         return None
-    return f"trainer.precision={precision}: type trainer.precision=32-true or trainer.precision=bf16-mixed"
+    return f"trainer.precision={precision}: type trainer.precision=auto, trainer.precision=32-true or trainer.precision=bf16-mixed"
 
 
 def schedule(plan: Plan) -> str | None:
