@@ -1,5 +1,6 @@
 """Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers do not fight."""
 
+import gc
 import os
 import signal
 
@@ -17,6 +18,16 @@ settings.load_profile("without deadlines")
 
 CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
+
+
+gc.disable()  # modules and tests, which imports and the collection of tests make, stay to the end
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of garbage collection: to go through them takes half a second, and most tests cause that."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collectstart() -> None:
