@@ -24,13 +24,16 @@ install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
 
 LONGEST = (
     "tests/algo/test_two_ranks.py",
-    "tests/algo/test_resume.py",
-    "tests/algo/test_policy_gradient.py",
-    "tests/cli/test_main.py",
     "tests/config/test_compose.py",
+    "tests/algo/test_policy_gradient.py",
+    "tests/training/test_reward_model_refresh.py",
+    "tests/cli/test_main.py",
+    "tests/algo/test_resume.py",
     "tests/faults/test_faults.py",
-    "tests/algo/test_other_ranks.py",
     "tests/cli/test_plan.py",
+    "tests/algo/test_other_ranks.py",
+    "tests/training/test_expert_routing.py",
+    "tests/training/test_preflight.py",
 )
 """Files of more than 15 seconds."""
 
