@@ -17,7 +17,7 @@ train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile $(ARGS)
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 # Tests of rollout=vllm and rollout=vllm_server with vLLM's CPU build, in an environment of its own, .venv-vllm.
 test-vllm: .venv-vllm/.done

@@ -1,7 +1,10 @@
 """Shapes in annotations are checked in tests, and only there; one thread, so that ranks and workers do not fight."""
 
+import gc
 import os
 import signal
+
+import pytest
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job: the tests of Ctrl-C need it heard
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -17,6 +20,37 @@ settings.load_profile("without deadlines")
 
 CHECKED = ("types", "ops", "advantage", "ratio", "kl", "correction", "aggregation")
 install_import_hook([f"rlmods.{name}" for name in CHECKED], "beartype.beartype")
+
+
+LONGEST = (
+    "tests/algo/test_two_ranks.py",
+    "tests/config/test_compose.py",
+    "tests/algo/test_policy_gradient.py",
+    "tests/training/test_reward_model_refresh.py",
+    "tests/cli/test_main.py",
+    "tests/algo/test_resume.py",
+    "tests/faults/test_faults.py",
+    "tests/cli/test_plan.py",
+    "tests/algo/test_other_ranks.py",
+    "tests/training/test_expert_routing.py",
+    "tests/training/test_preflight.py",
+)
+"""Files of more than 15 seconds."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start with the longest files: a worker runs whole files, and would still run one that came late when the others are done."""
+    items.sort(key=lambda item: LONGEST.index(item.location[0]) if item.location[0] in LONGEST else len(LONGEST))
+
+
+gc.disable()  # modules and tests, which imports and the collection of tests make, stay to the end
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of garbage collection: to go through them takes half a second, and most tests cause that."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_collectstart() -> None:

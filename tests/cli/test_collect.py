@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from dataclasses import fields, replace
 
 import pytest
@@ -21,6 +19,7 @@ from rlmods.policy.hf import load
 from rlmods.rollout import Local
 from rlmods.run.jsonl import read_rows
 from rlmods.types import Prompt, Response, UserError
+from tests.support.processes import Process
 
 PROMPT = Prompt(id="0", text="?")
 SMALL = ("data.level=1", "num_prompts=12", "batch.samples=4", "batch.prompts=3", "rollout.max_tokens=3", "min_candidates=3")
@@ -266,11 +265,11 @@ class TestMistakes:
 class TestCommand:
     @pytest.mark.slow
     def test_prints_one_line(self, model, tmp_path):
-        command = [sys.executable, "-m", "rlmods.cli.collect", model, *SMALL, "out=a/rows.jsonl"]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)["prompts"] == 12
-        assert len(done.stdout.splitlines()) == 1
+        process = Process(["-m", "rlmods.cli.collect", str(model), *SMALL, "out=a/rows.jsonl"], cwd=tmp_path)
+        stdout, stderr = process.communicate(timeout=120)
+        assert process.returncode == 0, stderr
+        assert json.loads(stdout)["prompts"] == 12
+        assert len(stdout.splitlines()) == 1
         assert (tmp_path / "a" / "rows.jsonl").exists()
 
     def test_source_is_optional(self, tmp_path, monkeypatch):

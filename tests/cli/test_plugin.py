@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -148,9 +147,9 @@ class TestInstalledPackages:
 
 def test_a_new_reward_trains(folder: Path, tmp_path: Path) -> None:
     plugin.new("reward", "politeness", folder)
-    train = [sys.executable, str(Path(plugins.__file__).parents[2] / "train.py"), "reward=politeness", "reward.word=e", "run_dir=run"]
+    typed = ["reward=politeness", "reward.word=e", "run_dir=run"]
     small = ["trainer.max_iterations=1", "batch.prompts=2", "batch.samples=2", "sampling=fixed", "validation.max_prompts=2"]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    result = subprocess.run([*train, *small], cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert result.returncode == 0, result.stderr
-    assert "reward=politeness" in result.stdout
+    process = Process(["train.py", *typed, *small], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    stdout, stderr = process.communicate(timeout=240)
+    assert process.returncode == 0, stderr
+    assert "reward=politeness" in stdout

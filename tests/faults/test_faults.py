@@ -8,7 +8,6 @@ import re
 import resource
 import shutil
 import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -326,11 +325,11 @@ def test_real_processes(tmp_path: Path) -> None:
     num_iterations = summary(tmp_path / "run")["iterations"]
     assert (summary(tmp_path / "run")["exit"], checkpoints(tmp_path / "run")[-1]) == ("interrupted", f"iteration_{num_iterations:06d}.ckpt")
     size = (tmp_path / f"run/checkpoints/iteration_{num_iterations:06d}.ckpt").stat().st_size
-    quota = lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size // 2, size // 2))  # noqa: E731
-    arguments = [sys.executable, str(CONF.parent / "train.py"), *SETTINGS, "run_dir=limited", "trainer.max_iterations=2"]
-    limited = subprocess.run(arguments, cwd=tmp_path, capture_output=True, text=True, timeout=120, preexec_fn=quota)
-    assert limited.returncode == 1, limited.stderr
-    first_warning, second_warning, error = limited.stderr.splitlines()
+    limited = start(tmp_path, *SETTINGS, "run_dir=limited", "trainer.max_iterations=2", small=False)
+    resource.prlimit(limited.pid, resource.RLIMIT_FSIZE, (size // 2, size // 2))
+    _, stderr = limited.communicate(timeout=120)
+    assert limited.returncode == 1, stderr
+    first_warning, second_warning, error = stderr.splitlines()
     assert first_warning == "warning: iteration 1 was not saved (File too large): training continues, there is no checkpoint"
     assert second_warning.startswith("warning: iteration 2 was not saved (File too large)")
     assert error.startswith("error: iteration 2 was not saved (File too large), there is no checkpoint: make room in")

@@ -3,8 +3,6 @@ import fcntl
 import os
 import signal
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,30 +10,14 @@ import pytest
 
 from rlmods.run import lock
 from rlmods.types import UserError
-
-OWNER_SCRIPT = """
-import os, subprocess, sys
-from pathlib import Path
-from rlmods.run import lock
-lock.acquire(Path(sys.argv[1]))
-lock.write_owner(Path(sys.argv[1]))
-program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
-fork = os.fork()
-if fork == 0:
-    import time
-    time.sleep(60)
-    os._exit(0)
-print(program.pid, fork, flush=True)
-sys.stdin.read()
-"""
+from tests.support.processes import Process
 
 
-def start_owner(folder: Path) -> tuple[subprocess.Popen[str], list[int]]:
+def start_owner(folder: Path) -> tuple[Process, list[int]]:
     """Start another process that locks `folder`; return it and the ids of its children, a program and a fork."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    process = subprocess.Popen([sys.executable, "-W", "ignore", "-c", OWNER_SCRIPT, str(folder)], **pipes)
-    assert process.stdout is not None
-    return process, [int(pid) for pid in process.stdout.readline().split()]
+    process = Process(["-m", "tests.run.lock_owner", str(folder)])
+    process.wait_for("\n")
+    return process, [int(pid) for pid in process.files[1].read_text().split()]
 
 
 class TestAcquire:

@@ -1,28 +1,42 @@
 """Faster compositions for tests, which make thousands of them in one process.
 
 Half of the time of a composition goes into files that were parsed for the one before, and into a table that only defaults with an
-interpolation read.
+interpolation read. The default data are 10 thousand problems, the same ones in most plans.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 import pickle
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra._internal import defaults_list
-from omegaconf import OmegaConf
+from hydra._internal.config_repository import CachingConfigRepository
+from omegaconf import DictConfig, OmegaConf, base, grammar_parser
+from omegaconf.errors import OmegaConfBaseException
+
+from rlmods.config import compose as plans
+from rlmods.data import Splits
 
 _load = OmegaConf.load
 _interpolation_map = defaults_list._create_interpolation_map
+parse = lru_cache(1000)(grammar_parser.parse)  # visitors only read the tree
+_load_splits = plans._splits
+_splits: dict[str, Splits] = {}
 _parsed: dict[tuple[int, ...], bytes] = {}
 
 
 def speed_up() -> None:
-    """Let `OmegaConf.load` parse a file again only if it has changed, and Hydra tabulate choices only where a default interpolates them."""
+    """Let `OmegaConf.load` parse a file again only if it has changed, and Hydra tabulate choices only where a default interpolates
+    them, parse an interpolation once, and copy no sources; and let plans with the same settings of `data=arithmetic` share its problems."""
     OmegaConf.load = load  # type: ignore[method-assign]
     defaults_list._create_interpolation_map = interpolation_map
+    plans._splits = splits
+    base.parse = parse  # type: ignore[attr-defined]
+    CachingConfigRepository.__init__ = copy_repository  # type: ignore[method-assign]
 
 
 def load(file: Any) -> Any:
@@ -41,3 +55,24 @@ def interpolation_map(overrides: Any, defaults: list[Any], self_added: bool) -> 
     """Return the table of choices, or None if no default reads it."""
     needed = any(not default.is_self() and default.is_interpolation() for default in defaults)
     return _interpolation_map(overrides, defaults, self_added) if needed else None
+
+
+def copy_repository(self: CachingConfigRepository, delegate: Any) -> None:
+    """Copy a repository, but not its sources: `initialize_sources` replaces their list."""
+    self.delegate, self.cache = copy.copy(delegate), {}
+
+
+def splits(config: DictConfig, name: str) -> Splits:
+    """Return the data of a plan."""
+    if config.get("_target_") != "rlmods.data.Arithmetic":
+        return _load_splits(config, name)
+    try:
+        settings = repr(OmegaConf.to_container(config, resolve=True))
+    except OmegaConfBaseException:  # the original has the message
+        return _load_splits(config, name)
+    if settings not in _splits:
+        loaded = _load_splits(config, name)
+        if len(_splits) == 4:
+            _splits.clear()
+        _splits[settings] = loaded
+    return _splits[settings]

@@ -21,7 +21,10 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[2]
-PRELOAD = ["rlmods.cli.main", "rlmods.policy", "torch._dynamo", "transformers.models.llama.modeling_llama", "pytest", "hydra.main"]
+PRELOAD = [
+    "rlmods.cli.main", "rlmods.policy", "torch._dynamo", "transformers.models.llama.modeling_llama", "pytest", "hydra.main",
+    "tests.support.frozen",
+]  # fmt: skip
 
 CONTEXT: Any = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(PRELOAD)

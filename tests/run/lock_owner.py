@@ -1,0 +1,22 @@
+"""Lock a run directory until killed: `python -m tests.run.lock_owner FOLDER` prints the ids of its children, a program and a fork."""
+
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+from rlmods.run import lock
+
+if __name__ == "__main__":
+    warnings.simplefilter("ignore")
+    lock.acquire(Path(sys.argv[1]))
+    lock.write_owner(Path(sys.argv[1]))
+    program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    fork = os.fork()
+    if fork == 0:
+        time.sleep(60)
+        os._exit(0)
+    print(program.pid, fork, flush=True)
+    time.sleep(600)
