@@ -18,12 +18,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.ops import float32_linear
 from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
-from rlmods.policy.packing import Packing, gather, use_packed_attention, use_plain_attention
+from rlmods.policy.packing import Packing, gather, is_packed, use_packed_attention, use_plain_attention
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
@@ -70,7 +71,7 @@ class Policy(TokenizerMixin, nn.Module):
     one.
     """
 
-    forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
+    forward_methods: ClassVar[tuple[str, ...]] = ("next_logits", "check")
     """Methods other than `forward` that run the network; sharding registers them."""
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
@@ -91,12 +92,34 @@ class Policy(TokenizerMixin, nn.Module):
         if gradient_checkpointing:
             checkpoint_activations(model, self.routers.checkpoint_contexts if self.is_mixture else None)
         use_cpu_linear(model, except_for=model.get_output_embeddings())
+        self.packs = not self.is_mixture
+        self.is_checked = False
+        """True after `check`. Deferred weights are read later (`defer_loading`), and `check` is then called by whoever shards the policy."""
+        if not is_deferred(model):
+            self.check()
+
+    @property
+    def packs(self) -> bool:
+        """True if forwards compute equal prompts once and no padding (`packing`). Setting it has no effect on a model that cannot."""
+        return is_packed(self.model)
+
+    @packs.setter
+    def packs(self, value: bool) -> None:
+        if value:
+            use_packed_attention(self.model)
+        elif is_packed(self.model):
+            use_plain_attention(self.model)
+
+    def check(self) -> None:
+        """Check the architecture with the weights, and stop packing rows if it does not compute the same.
+
+        Raises:
+            UserError: logits are not those of `head`.
+        """
         _check_head(self)
-        self.packs = not self.is_mixture and use_packed_attention(model)
-        """True if forwards compute equal prompts once and no padding (`packing`)."""
         if self.packs and not _packing_agrees(self):
             self.packs = False
-            use_plain_attention(model)
+        self.is_checked = True
 
     @property
     def device(self) -> torch.device:
@@ -325,12 +348,12 @@ def _packing_agrees(policy: Policy) -> bool:
     mask = torch.tensor([[0, 0, 0, 1, 1], [0, 0, 0, 1, 0], [0, 0, 1, 0, 1]], dtype=torch.bool, device=policy.device)
     with torch.autocast(policy.device.type, enabled=False):
         try:
-            packed = policy._states(tokens, mask, None).float()
+            packed = policy._states(tokens, mask, None)
         except TypeError:  # forward without further arguments
             return False
-        padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]].float()
-    tolerance = 1e-3 if policy.model.dtype == torch.float32 else 3e-2
-    return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
+        padded = policy.model.base_model(input_ids=tokens, use_cache=False).last_hidden_state[:, :-1][mask[:, 1:]]
+    tolerance = 1e-3 if padded.dtype == torch.float32 else 3e-2
+    return torch.allclose(packed.float(), padded.float(), rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 
 def is_plain_linear(layer: nn.Module) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from rlmods.distributed.deferred import cpu_placeholders
 from rlmods.types import UserError
 
 
@@ -31,7 +32,7 @@ def inject(model: Any, config: Any, name: str) -> None:
     """
     from peft import inject_adapter_in_model
 
-    with warnings.catch_warnings():
+    with cpu_placeholders(model), warnings.catch_warnings():  # peft creates adapters on the device of the base
         # A second adapter is intended, and peft sets fan_in_fan_out per layer.
         for message in ("Already found a `peft_config`", "fan_in_fan_out is set to"):
             warnings.filterwarnings("ignore", message)

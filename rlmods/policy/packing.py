@@ -157,12 +157,17 @@ def use_packed_attention(model: Any) -> bool:
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if config._attn_implementation == IMPLEMENTATION:
+    if is_packed(model):
         return True
     if config._attn_implementation != "sdpa" or kinds - {"full_attention"} or (window and not kinds):
         return False
     model.set_attn_implementation(IMPLEMENTATION)
-    return bool(config._attn_implementation == IMPLEMENTATION)
+    return is_packed(model)
+
+
+def is_packed(model: Any) -> bool:
+    """Return True after `use_packed_attention`."""
+    return bool(model.config.get_text_config()._attn_implementation == IMPLEMENTATION)
 
 
 def use_plain_attention(model: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import initialize_buffers, is_deferred, read, share_weights
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
@@ -176,11 +178,14 @@ class ScalarModel(TokenizerMixin, nn.Module):
         """
         from transformers import AutoModelForSequenceClassification
 
+        if not (deferred := is_deferred(policy) and policy.base_fingerprint is None):
+            read(policy)  # weights of an adapter are merged
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
             # The policy's data type may be unsuitable for training.
-            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+            with torch.device("meta") if deferred else nullcontext():
+                model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer
@@ -190,8 +195,13 @@ class ScalarModel(TokenizerMixin, nn.Module):
         # Set after construction: an embedding layer built with a padding id does not train that id, which may be the end of text.
         model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
         trunk = f"{policy.model.base_model_prefix}."
-        model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
-        scalar = ScalarModel(model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
+        if deferred:
+            share_weights(policy.model.base_model, model.base_model)
+            initialize_buffers(model)
+            model.score.to_empty(device="cpu")
+        else:
+            model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
+        scalar = ScalarModel(model if deferred else model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)
         scalar.dropout = copy.deepcopy(policy.dropout)
