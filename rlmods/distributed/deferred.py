@@ -57,8 +57,8 @@ class Stored:
 
 @contextmanager
 def defer_loading(enabled: bool = True) -> Iterator[None]:
-    """Defer the loading of policies, references and teachers inside the block, if `enabled`."""
-    token = _enabled.set(enabled)
+    """Defer the loading of policies, references and teachers inside the block, if `enabled`; otherwise nothing changes."""
+    token = _enabled.set(enabled or _enabled.get())
     try:
         yield
     finally:

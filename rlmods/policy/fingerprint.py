@@ -21,6 +21,6 @@ def fingerprint(network: nn.Module) -> str:
     for parameter in network.parameters():
         if parameter.is_meta and id(parameter) not in stored:
             return ""
-        values = stored[id(parameter)] if parameter.is_meta else parameter.detach().flatten()[:NUM_VALUES]
+        values = stored[id(parameter)] if id(parameter) in stored else parameter.detach().flatten()[:NUM_VALUES]
         digest.update(values.float().cpu().numpy().tobytes())
     return digest.hexdigest()

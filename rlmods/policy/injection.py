@@ -10,7 +10,7 @@ from typing import Any
 
 from torch import nn
 
-from rlmods.distributed.deferred import cpu_placeholders
+from rlmods.distributed.deferred import cpu_placeholders, read
 from rlmods.types import UserError
 
 
@@ -40,6 +40,9 @@ def inject(model: Any, config: Any, name: str) -> None:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"adapter: {' '.join(str(error).split())}") from error
+    for module in adapter_modules(model):
+        if name in (copies := getattr(module, "modules_to_save", {})):
+            read(copies[name])  # the adapter's own weights, which loading an adapter changes
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:
