@@ -1,7 +1,7 @@
 """Deferred loading: networks without weights, of which each rank reads its own shards from safetensors files.
 
-Inside `defer_loading`, a model is built on the meta device, and every module keeps the places of its weights in the files. After the network
-is sharded, `read` replaces the weights by those of the files. Copies of the network read the same files.
+Inside `defer_loading`, a model is built on the meta device, and every module keeps the places of its weights in the files. After the
+network is sharded, `read` replaces the weights by those of the files. Copies of the network read the same files.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ def _stored_shapes(name: str, options: Mapping[str, Any]) -> dict[str, tuple[str
         files, _ = get_checkpoint_shard_files(name, index, **options)
     else:
         raise CannotDeferError("its weights are not safetensors")
-    shapes = {}
+    shapes = dict[str, tuple[str, tuple[int, ...]]]()
     try:
         for path in files:
             with safe_open(path, "pt", device="cpu") as tensors:
@@ -186,7 +186,7 @@ def share_weights(network: nn.Module, copy: nn.Module) -> None:
     for name, module in network.named_modules():
         if ATTRIBUTE in vars(module):
             target = copy.get_submodule(name)
-            stored = {key: replace(x, dtype=module._parameters[key].dtype) for key, x in getattr(module, ATTRIBUTE).items()}  # type: ignore[union-attr]
+            stored = {key: replace(x, dtype=module._parameters[key].dtype) for key, x in getattr(module, ATTRIBUTE).items()}
             setattr(target, ATTRIBUTE, stored)
 
 
@@ -204,9 +204,8 @@ def cpu_placeholders(network: nn.Module) -> Iterator[None]:
     """Replace the weights that have not been read by CPU tensors of the same shape with a single element in memory, inside the block: for
     code that creates further weights on the device of these."""
     unread = _unread(network)
-    placeholders = {
-        key: nn.Parameter(torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape), requires_grad=False) for key, (x, _) in unread.items()
-    }
+    empty = {key: torch.zeros((), dtype=x.dtype, device="cpu").expand(x.shape) for key, (x, _) in unread.items()}
+    placeholders = {key: nn.Parameter(x, requires_grad=False) for key, x in empty.items()}
     places = [(module, name) for module in network.modules() for name in vars(module).get(ATTRIBUTE, ())]
     originals = [module._parameters[name] for module, name in places]
     try:
@@ -240,7 +239,7 @@ def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:
 def _load(parameter: nn.Parameter, stored: Stored, device: torch.device | str) -> nn.Parameter:
     values = torch.empty_like(parameter, device=device, requires_grad=False)
     if isinstance(values, DTensor):
-        (chunk,) = values.__create_chunk_list__()
+        (chunk,) = values.__create_chunk_list__()  # type: ignore[no-untyped-call]
         if chunk.sizes[1:] != values.shape[1:]:
             raise ValueError(f"{stored.name} is sharded by columns")
         if chunk.sizes[0]:

@@ -69,7 +69,7 @@ class AdaptedPolicy(Policy):
         inject(policy.model, config, TRAINED)
         super().__init__(policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         self.dropout, self.eos_ids, self.base_fingerprint = policy.dropout, policy.eos_ids, base_fingerprint
-        self.control_tokens_in_data = policy.control_tokens_in_data
+        self.control_tokens_in_data, self.in_files = policy.control_tokens_in_data, policy.in_files
         self.config, self.adapter = config, TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():

@@ -75,6 +75,8 @@ class Policy(TokenizerMixin, nn.Module):
     """Methods other than `forward` that run the network; sharding registers them."""
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
+    in_files: bool = False
+    """True if all weights are in safetensors files, of which a rank can read a part."""
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
@@ -94,7 +96,7 @@ class Policy(TokenizerMixin, nn.Module):
         use_cpu_linear(model, except_for=model.get_output_embeddings())
         self.packs = not self.is_mixture
         self.is_checked = False
-        """True after `check`. Deferred weights are read later (`defer_loading`), and `check` is then called by whoever shards the policy."""
+        """True after `check`. With weights that are read later (`defer_loading`), the learner calls it."""
         if not is_deferred(model):
             self.check()
 

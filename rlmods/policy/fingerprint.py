@@ -8,7 +8,6 @@ from torch import nn
 
 from rlmods.distributed.deferred import first_values
 
-
 NUM_VALUES = 256
 """Values of each parameter that are part of the hash."""
 

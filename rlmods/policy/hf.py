@@ -132,7 +132,9 @@ def load(
             settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         if torch.get_default_device().type == "meta":
             settings.pop("output_loading_info")
-            return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
+            policy = Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
+            policy.in_files = quantization is None and not policy.is_mixture
+            return policy
         whole = ""
         if deferred.is_enabled():
             try:
@@ -140,9 +142,10 @@ def load(
                     raise deferred.CannotDeferError(f"policy.quantization={quantization}")
                 network = {key: settings[key] for key in ("dtype", "attn_implementation")}
                 policy = Policy(deferred.build(str(name), config, network, options), tokenizer, gradient_checkpointing=checkpointing)
-                if not policy.is_mixture:
-                    return policy
-                raise deferred.CannotDeferError("it is a mixture of experts")
+                if policy.is_mixture:
+                    raise deferred.CannotDeferError("it is a mixture of experts")
+                policy.in_files = True
+                return policy
             except deferred.CannotDeferError as error:
                 whole = str(error)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **weights, **NO_CODE, **options)

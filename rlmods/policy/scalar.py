@@ -90,6 +90,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
+    in_files: bool = False
+    """True if the weights of its trunk are those of a policy with `in_files`, without an adapter."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -201,10 +203,12 @@ class ScalarModel(TokenizerMixin, nn.Module):
             model.score.to_empty(device="cpu")
         else:
             model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
-        scalar = ScalarModel(model if deferred else model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
+            model = model.to(policy.device)
+        scalar = ScalarModel(model, tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)
         scalar.dropout = copy.deepcopy(policy.dropout)
+        scalar.in_files = policy.in_files and policy.base_fingerprint is None
         return scalar
 
     def export(self, folder: Path) -> None:
