@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -228,6 +229,13 @@ def read(network: nn.Module, device: torch.device | str = "cpu") -> None:
     for module in network.modules():
         for name in vars(module).pop(ATTRIBUTE, ()):
             _, module._parameters[name] = weights[id(module._parameters[name])]
+
+
+def read_on_every_rank(network: nn.Module, reason: str) -> None:
+    """Read all weights of a deferred network on every rank, and say so; do nothing for another network."""
+    if is_deferred(network):
+        rank_zero_warn(f"every rank loads all weights into CPU memory before it keeps its shard ({reason})")
+        read(network)
 
 
 def _unread(network: nn.Module) -> dict[int, tuple[nn.Parameter, Stored]]:

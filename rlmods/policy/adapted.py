@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from rlmods.distributed.deferred import read
+from rlmods.distributed.deferred import read_on_every_rank
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import read_config
 from rlmods.policy.fingerprint import fingerprint
@@ -153,7 +153,7 @@ class AdaptedPolicy(Policy):
 
     def merged(self) -> Policy:
         """Return a policy with the merged weights, all of them trained. It takes over the network: do not use this one afterwards."""
-        read(self)
+        read_on_every_rank(self, "an adapter is merged")
         weights = dict(self.weights())
         for name, module in list(self.model.named_modules()):
             for inner in ("base_layer", "original_module"):

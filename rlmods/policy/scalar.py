@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
-from rlmods.distributed.deferred import initialize_buffers, is_deferred, read, share_weights
+from rlmods.distributed.deferred import initialize_buffers, is_deferred, read_on_every_rank, share_weights
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
@@ -181,7 +181,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
         from transformers import AutoModelForSequenceClassification
 
         if not (deferred := is_deferred(policy) and policy.base_fingerprint is None):
-            read(policy)  # weights of an adapter are merged
+            read_on_every_rank(policy, "the scalar model starts from weights with an adapter merged")
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:

@@ -32,7 +32,7 @@ NETWORKS: dict[str, Callable[[Policy], nn.Module]] = {
 }
 MESHES = {"all ranks": (2, 1, False), "replicas": (1, 2, False), "offload": (2, 1, True)}
 """Ranks of one copy of the network, copies, and offload."""
-RUNS = ("ppo", "ppo lora", "grpo moving reference", "reward_model")
+RUNS = ("ppo", "ppo lora", "reward_model")
 LARGE = 2**24
 """Parameters of the model of which the memory is measured."""
 
