@@ -279,6 +279,20 @@ class TestRun:
         assert shards(made.config.trainer.get("strategy")) == expected
         assert deferred.is_deferred(made.learner().policy) == expected
 
+    def test_the_architecture_is_checked_after_the_weights_are_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        learner: Any = plan("algo=grpo", "trainer=fsdp", f"run_dir={tmp_path}").learner()
+        deferred.read(learner.policy)
+        deferred.read(learner.reference.policy)
+        checked: list[Policy] = []
+        monkeypatch.setattr(type(learner.rollout), "check_policy", lambda _, policy: checked.append(policy))
+        monkeypatch.setattr("rlmods.policy.base._packing_agrees", lambda policy: policy is not learner.policy)
+        assert learner.microbatches.by_group
+        learner._check_networks()
+        assert checked == [learner.policy]
+        assert (learner.policy.packs, learner.reference.policy.packs, learner.microbatches.by_group) == (False, True, False)
+        learner._check_networks()
+        assert len(checked) == 1
+
     def test_two_ranks(self, tmp_path: Path) -> None:
         torch.manual_seed(0)
         save(MODELS["tied"]().bfloat16(), tmp_path / "bfloat16")
