@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import lightning as L
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from rlmods.data import Splits
 from rlmods.distributed.collectives import Ranks, all_gather
+from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
 from rlmods.training.batch import Batch
@@ -311,9 +312,24 @@ class Learner(L.LightningModule):
         """Shard the networks and the frozen models, if the strategy shards. Lightning calls this before it creates the optimizer."""
         strategy: Any = self.trainer.strategy
         if hasattr(strategy, "shard"):
-            for network in (*self.networks.values(), *(x for model in self.frozen.values() for x in model.networks)):
+            for network in self._shardable_networks():
                 if not is_sharded(network):
                     strategy.shard(network)
+        read(self)  # a network that is not listed: Lightning would draw random weights for those on the meta device
+
+    def _shardable_networks(self) -> list[nn.Module]:
+        return [*self.networks.values(), *(network for model in self.frozen.values() for network in model.networks)]
+
+    def _check_networks(self) -> None:
+        """Check the networks whose weights were read after they were built (`defer_loading`). Lightning has converted them by now."""
+        unchecked = [network for network in self._shardable_networks() if not getattr(network, "is_checked", True)]
+        for network in unchecked:
+            cast(Policy, network).check()
+        policy = self.networks.get("policy")
+        if policy in unchecked:
+            self.microbatches.by_group = self.policy.packs
+            if hasattr(self.rollout, "check_policy"):
+                self.rollout.check_policy(policy)
 
     def configure_optimizers(self) -> Any:
         networks = self.networks.items()
@@ -324,6 +340,7 @@ class Learner(L.LightningModule):
 
     def on_fit_start(self) -> None:
         self.batch.check_ranks(self.trainer.world_size, self.rows_per_prompt(self.batch))
+        self._check_networks()
         self.meter.reset(self.device)
         for model in self.frozen.values():
             model.to(self.device)

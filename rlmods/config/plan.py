@@ -14,6 +14,7 @@ from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.data import PromptModule, Splits
 from rlmods.distributed import strategy
+from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.precision import Precision, choose, device_type
 from rlmods.policy.base import Policy
 from rlmods.training.batch import Batch
@@ -56,6 +57,10 @@ class Plan:
         Raises:
             UserError: the policy does not load, a prompt does not fit its context, or all prompts are left out.
         """
+        with defer_loading(strategy.shards(self.config.trainer.get("strategy"))):
+            return self._learner()
+
+    def _learner(self) -> Learner:
         config = self.config
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())

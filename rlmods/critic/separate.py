@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from rlmods.critic.config import CriticConfig
+from rlmods.distributed.deferred import is_deferred
+from rlmods.distributed.sharding import device_of
 from rlmods.ops import scatter
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.packing import enable_packing, packed_states, padded_states
@@ -17,11 +20,23 @@ from rlmods.types import UserError
 class ValueNetwork(nn.Module):
     """V(s_t) of a trunk that shares no weights with the policy."""
 
+    forward_methods: ClassVar[tuple[str, ...]] = ("check",)
+    """Methods other than `forward` that run the network; sharding registers them."""
+
     def __init__(self, scalar: ScalarModel) -> None:
         super().__init__()
         self.scalar = scalar
-        self.packs = enable_packing(scalar.model)
-        """True if forwards compute equal prompts once and no padding, as those of the policy (`rlmods.policy.packing`)."""
+        self.packs = False
+        """True if forwards compute equal prefixes of rows once and no padding, as those of the policy (`rlmods.policy.packing`)."""
+        self.is_checked = False
+        """True after `check`. With weights that are read later (`defer_loading`), the learner calls it."""
+        if not is_deferred(scalar):
+            self.check()
+
+    def check(self) -> None:
+        """Pack rows if the architecture with its weights then computes the same."""
+        self.packs = enable_packing(self.scalar.model, device_of(self))
+        self.is_checked = True
 
     @property
     def needs_train_mode(self) -> bool:

@@ -16,6 +16,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import is_deferred
 
 
 def shard(network: nn.Module, mesh: DeviceMesh, *, dtype: torch.dtype | None = None, offload: bool = False) -> None:
@@ -49,9 +50,13 @@ def blocks(network: nn.Module) -> list[nn.Module]:
 
 
 def device_of(network: nn.Module) -> torch.device:
-    """Return the device on which the network's forward runs. With CPU offload its weights are elsewhere."""
+    """Return the device on which the network's forward runs. With CPU offload its weights are elsewhere. The CPU for a deferred network,
+    until it is sharded."""
     device: Any = getattr(network, "runs_on", None)
-    return device if isinstance(device, torch.device) else next(network.parameters()).device
+    if isinstance(device, torch.device):
+        return device
+    device = next(network.parameters()).device
+    return torch.device("cpu") if device.type == "meta" and is_deferred(network) else device
 
 
 def is_sharded(network: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.utils import get_class
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy, SingleDeviceStrategy
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
@@ -19,7 +20,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from rlmods.distributed import sharded_checkpoint, sharding
+from rlmods.distributed import deferred, sharded_checkpoint, sharding
 from rlmods.types import UserError
 
 META_FILE = "meta.pt"
@@ -81,10 +82,11 @@ class FSDP2(ModelParallelStrategy):
         self.shards = init_device_mesh(self.root_device.type, shape, mesh_dim_names=names)
 
     def shard(self, network: nn.Module) -> None:
-        """Shard a network over the ranks."""
+        """Shard a network over the ranks. Of a deferred network, this rank reads its shards."""
         assert self.shards is not None
         mixed = self.precision_plugin.precision == "bf16-mixed"
         sharding.shard(network, self.shards, dtype=torch.bfloat16 if mixed else None, offload=self.offload)
+        deferred.read(network, "cpu" if self.offload else self.root_device)
 
     def model_to_device(self) -> None:
         if self.offload:  # sharding has already placed every tensor
@@ -163,6 +165,12 @@ def check_settings(strategy: Any) -> None:
     name = strategy if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
     if name.startswith("fsdp") or name.endswith("FSDPStrategy"):
         raise UserError("trainer.strategy is FSDP1, which supports only one forward and backward per step: type trainer=fsdp (FSDP2)")
+
+
+def shards(strategy: Any) -> bool:
+    """Return True if `trainer.strategy` in the configuration shards networks."""
+    target = "" if isinstance(strategy, str) else (strategy or {}).get("_target_", "")
+    return bool(target) and issubclass(get_class(target), FSDP2)
 
 
 def check(strategy: Any) -> None:

@@ -208,6 +208,17 @@ def persistent(networks: Networks, devices: Devices, copies: float) -> dict[str,
     return held | {"gradient buckets": gradients * devices.ddp, "reward models": num_bytes(*networks.reward_models)}
 
 
+def loading(networks: Networks, devices: Devices, held: Mapping[str, int]) -> int:
+    """Return the CPU memory of a rank while it loads the networks: all of their weights; or, if FSDP reads shards from files
+    (`rlmods.distributed.deferred`), that of the largest shard of a weight, and with offload those of all."""
+    size = held["weights"] + held["reference"] + held["teacher"]
+    models: list[Any] = [*networks.trained.values(), *networks.frozen.values()]
+    if not devices.fsdp or not all(getattr(module, "in_files", True) for model in models for module in model.modules()):
+        return size * devices.shards
+    largest = max(x.numel() * x.itemsize for model in models for x in tensors(model))
+    return size if devices.offload else largest // devices.shards
+
+
 def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     """Predict the memory of each stage of an iteration: `persistent` parts and those of the stage.
 
@@ -228,7 +239,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
         held["sampling engine"] = engine
     full = {part: held[part] * devices.shards for part in SHARDED}
     checkpoint = (full["gradients"] + full["optimizer state"]) * devices.full_checkpoint
-    host = {"loading": full["weights"] + full["reference"] + full["teacher"], "checkpoint": checkpoint}
+    host = {"loading": loading(networks, devices, held), "checkpoint": checkpoint}
     if devices.offload:
         host["checkpoint"] += sum(held[part] for part in SHARDED)
         held |= dict.fromkeys(SHARDED, 0)

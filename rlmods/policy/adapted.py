@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from rlmods.distributed.deferred import read_on_every_rank
 from rlmods.policy.base import Policy, PolicyOutput
 from rlmods.policy.files import read_config
 from rlmods.policy.fingerprint import fingerprint
@@ -68,7 +69,7 @@ class AdaptedPolicy(Policy):
         inject(policy.model, config, TRAINED)
         super().__init__(policy.model, policy.tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         self.dropout, self.eos_ids, self.base_fingerprint = policy.dropout, policy.eos_ids, base_fingerprint
-        self.control_tokens_in_data = policy.control_tokens_in_data
+        self.control_tokens_in_data, self.in_files = policy.control_tokens_in_data, policy.in_files
         self.config, self.adapter = config, TRAINED
         self._reset_adapters()
         for name, layer in adapted_layers(self.model).items():
@@ -152,6 +153,7 @@ class AdaptedPolicy(Policy):
 
     def merged(self) -> Policy:
         """Return a policy with the merged weights, all of them trained. It takes over the network: do not use this one afterwards."""
+        read_on_every_rank(self, "an adapter is merged")
         weights = dict(self.weights())
         for name, module in list(self.model.named_modules()):
             for inner in ("base_layer", "original_module"):

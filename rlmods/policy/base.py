@@ -18,12 +18,21 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import is_deferred
 from rlmods.distributed.sharding import device_of, full_state, full_tensor, shard_like
 from rlmods.ops import float32_linear, scatter
 from rlmods.policy.cpu_linear import packed_linear, packed_weight, use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
-from rlmods.policy.packing import States, enable_packing, packed_states, padded_states
+from rlmods.policy.packing import (
+    States,
+    is_packed,
+    packed_states,
+    packing_agrees,
+    padded_states,
+    use_packed_attention,
+    use_plain_attention,
+)
 from rlmods.policy.routers import ContextFn, Routers, RouterTrace
 from rlmods.policy.text import TokenizerMixin, eos_ids
 from rlmods.types import RoutedExperts, TokenFloats, TokenInts, TokenMask, UserError
@@ -70,10 +79,12 @@ class Policy(TokenizerMixin, nn.Module):
     one.
     """
 
-    forward_methods: ClassVar[tuple[str, ...]] = ("next_logits",)
+    forward_methods: ClassVar[tuple[str, ...]] = ("next_logits", "check")
     """Methods other than `forward` that run the network; sharding registers them."""
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
+    in_files: bool = False
+    """True if all weights are in safetensors files, of which a rank can read a part."""
     base_fingerprint: str | None = None
     """Fingerprint of the frozen weights under an adapter; None if every weight is trained."""
 
@@ -91,9 +102,34 @@ class Policy(TokenizerMixin, nn.Module):
         if gradient_checkpointing:
             checkpoint_activations(model, self.routers.checkpoint_contexts if self.is_mixture else None)
         use_cpu_linear(model, except_for=model.get_output_embeddings())
+        self.packs = not self.is_mixture
+        self.is_checked = False
+        """True after `check`. With weights that are read later (`defer_loading`), the learner calls it."""
+        if not is_deferred(model):
+            self.check()
+
+    @property
+    def packs(self) -> bool:
+        """True if forwards compute equal prefixes of rows once and no padding (`packing`). Setting it has no effect on a model that
+        cannot."""
+        return is_packed(self.model)
+
+    @packs.setter
+    def packs(self, value: bool) -> None:
+        if value:
+            use_packed_attention(self.model)
+        elif is_packed(self.model):
+            use_plain_attention(self.model)
+
+    def check(self) -> None:
+        """Check the architecture with the weights, and stop packing rows if it does not compute the same.
+
+        Raises:
+            UserError: logits are not those of `head`.
+        """
         _check_head(self)
-        self.packs = not self.is_mixture and enable_packing(model)
-        """True if forwards compute equal prefixes of rows once and no padding (`packing`)."""
+        self.packs = self.packs and packing_agrees(self.model, self.device)
+        self.is_checked = True
 
     @property
     def device(self) -> torch.device:

@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from lightning.pytorch.utilities import rank_zero_warn
 
+from rlmods.distributed import deferred
 from rlmods.policy.adapted import ADAPTER_CONFIG, base_model_name, load_adapter
 from rlmods.policy.base import Policy
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
@@ -96,7 +98,7 @@ def load(
     **options: Any,
 ) -> Policy:
     """Load a `Policy` from a hub name or directory, with an adapter if the directory holds one. Inside `torch.device("meta")` weights are
-    not read.
+    not read, and inside `defer_loading` they are read later, unless they are converted or quantized while they are loaded.
 
     Raises:
         UserError: the model does not exist, is not a causal language model, lacks weights, or does not support `attention`.
@@ -130,7 +132,22 @@ def load(
             settings["quantization_config"] = quantization_config(quantization, settings["dtype"])
         if torch.get_default_device().type == "meta":
             settings.pop("output_loading_info")
-            return Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
+            policy = Policy(AutoModelForCausalLM.from_config(config, **settings), tokenizer, gradient_checkpointing=checkpointing)
+            policy.in_files = quantization is None and not policy.is_mixture
+            return policy
+        whole = ""
+        if deferred.is_enabled():
+            try:
+                if quantization is not None:
+                    raise deferred.CannotDeferError(f"policy.quantization={quantization}")
+                network = {key: settings[key] for key in ("dtype", "attn_implementation")}
+                policy = Policy(deferred.build(str(name), config, network, options), tokenizer, gradient_checkpointing=checkpointing)
+                if policy.is_mixture:
+                    raise deferred.CannotDeferError("it is a mixture of experts")
+                policy.in_files = True
+                return policy
+            except deferred.CannotDeferError as error:
+                whole = str(error)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **weights, **NO_CODE, **options)
     except (OSError, ValueError, ImportError) as error:
         reason = explain(error)
@@ -143,4 +160,6 @@ def load(
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])
         raise UserError(f"{str(name)!r} lacks weights ({missing}), which would be random: type another model")
+    if whole:
+        rank_zero_warn(f"{str(name)!r}: every rank loads all weights into CPU memory before it keeps its shard ({whole})")
     return Policy(model, tokenizer, gradient_checkpointing=checkpointing)

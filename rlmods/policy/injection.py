@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from rlmods.distributed.deferred import cpu_placeholders, read
 from rlmods.types import UserError
 
 
@@ -31,7 +32,7 @@ def inject(model: Any, config: Any, name: str) -> None:
     """
     from peft import inject_adapter_in_model
 
-    with warnings.catch_warnings():
+    with cpu_placeholders(model), warnings.catch_warnings():  # peft creates adapters on the device of the base
         # A second adapter is intended, and peft sets fan_in_fan_out per layer.
         for message in ("Already found a `peft_config`", "fan_in_fan_out is set to"):
             warnings.filterwarnings("ignore", message)
@@ -39,6 +40,9 @@ def inject(model: Any, config: Any, name: str) -> None:
             inject_adapter_in_model(config, model, name)
         except (ValueError, TypeError, KeyError) as error:
             raise UserError(f"adapter: {' '.join(str(error).split())}") from error
+    for module in adapter_modules(model):
+        if name in (copies := getattr(module, "modules_to_save", {})):
+            read(copies[name])  # the adapter's own weights, which loading an adapter changes
 
 
 def adapted_layers(model: Any) -> dict[str, Any]:

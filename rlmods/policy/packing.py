@@ -229,12 +229,12 @@ def padded_states(trunk: Any, tokens: TokenInts, mask: TokenMask) -> States:
     return States(hidden[:, :-1][mask[:, 1:]])
 
 
-def enable_packing(model: Any) -> bool:
+def enable_packing(model: Any, device: torch.device) -> bool:
     """Let a model of transformers accept `packing`, and return True if the states of packed rows are then those of padded ones. Otherwise
-    leave it with its own attention."""
+    leave it with its own attention. `device`: where its forward runs."""
     if not use_packed_attention(model):
         return False
-    if _packing_agrees(model):
+    if packing_agrees(model, device):
         return True
     use_plain_attention(model)
     return False
@@ -246,12 +246,17 @@ def use_packed_attention(model: Any) -> bool:
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ())
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    if config._attn_implementation == IMPLEMENTATION:
+    if is_packed(model):
         return True
     if config._attn_implementation != "sdpa" or kinds - {"full_attention"} or (window and not kinds):
         return False
     model.set_attn_implementation(IMPLEMENTATION)
-    return bool(config._attn_implementation == IMPLEMENTATION)
+    return is_packed(model)
+
+
+def is_packed(model: Any) -> bool:
+    """Return True after `use_packed_attention`."""
+    return bool(model.config.get_text_config()._attn_implementation == IMPLEMENTATION)
 
 
 def use_plain_attention(model: Any) -> None:
@@ -260,10 +265,9 @@ def use_plain_attention(model: Any) -> None:
 
 
 @torch.no_grad()
-def _packing_agrees(model: Any) -> bool:
+def packing_agrees(model: Any, device: torch.device) -> bool:
     """Return True if packed and padded rows have the same states: the architecture passes the packing on to its attention, and tokens see
     each other in no other way."""
-    device = model.device
     if device.type == "meta":
         return False
     size = model.config.get_text_config().vocab_size
@@ -274,9 +278,9 @@ def _packing_agrees(model: Any) -> bool:
             states = packed_states(model.base_model, tokens, mask)
         except TypeError:  # forward without further arguments
             return False
-        padded = padded_states(model.base_model, tokens, mask).hidden.float()
-    packed = states.by_token(states.hidden).float()
-    tolerance = 1e-3 if model.dtype == torch.float32 else 3e-2
+        padded = padded_states(model.base_model, tokens, mask).hidden
+    tolerance = 1e-3 if padded.dtype == torch.float32 else 3e-2
+    packed, padded = states.by_token(states.hidden).float(), padded.float()
     return torch.allclose(packed, padded, rtol=tolerance, atol=tolerance * float(padded.abs().max()))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import initialize_buffers, is_deferred, read_on_every_rank, share_weights
 from rlmods.distributed.sharding import device_of, full_state
 from rlmods.ops import masked_mean, masked_sum, pack
 from rlmods.policy.base import Policy, checkpoint_activations
@@ -89,6 +91,8 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
     training_dropout: float = 0.0
     """Probability of dropout in train mode (`set_dropout`)."""
+    in_files: bool = False
+    """True if the weights of its trunk are those of a policy with `in_files`, without an adapter."""
 
     def __init__(self, model: Any, tokenizer: Any, *, gradient_checkpointing: bool = False) -> None:
         super().__init__()
@@ -181,11 +185,14 @@ class ScalarModel(TokenizerMixin, nn.Module):
         """
         from transformers import AutoModelForSequenceClassification
 
+        if not (deferred := is_deferred(policy) and policy.base_fingerprint is None):
+            read_on_every_rank(policy, "the scalar model starts from weights with an adapter merged")
         config = copy.deepcopy(policy.model.config)
         config.num_labels, config.eos_token_id = 1, sorted(policy.eos_ids)
         try:
             # The policy's data type may be unsuitable for training.
-            model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
+            with torch.device("meta") if deferred else nullcontext():
+                model = AutoModelForSequenceClassification.from_config(config, dtype=torch.float32)
         except ValueError as error:
             raise UserError(f"{type(policy.model).__name__} does not support a scalar head: {str(error).splitlines()[0]}") from error
         tokenizer = policy.tokenizer
@@ -195,11 +202,18 @@ class ScalarModel(TokenizerMixin, nn.Module):
         # Set after construction: an embedding layer built with a padding id does not train that id, which may be the end of text.
         model.config.pad_token_id = policy.pad_id if tokenizer is policy.tokenizer else others[0]
         trunk = f"{policy.model.base_model_prefix}."
-        model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
-        scalar = ScalarModel(model.to(policy.device), tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
+        if deferred:
+            share_weights(policy.model.base_model, model.base_model)
+            initialize_buffers(model)
+            model.score.to_empty(device="cpu")
+        else:
+            model.base_model.load_state_dict({n.removeprefix(trunk): x for n, x in policy.weights() if n.startswith(trunk)})
+            model = model.to(policy.device)
+        scalar = ScalarModel(model, tokenizer, gradient_checkpointing=policy.gradient_checkpointing)
         for parameter in model.score.parameters():
             nn.init.zeros_(parameter)
         scalar.dropout = copy.deepcopy(policy.dropout)
+        scalar.in_files = policy.in_files and policy.base_fingerprint is None
         return scalar
 
     def export(self, folder: Path) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
+from rlmods.distributed.deferred import is_deferred
+from rlmods.distributed.sharding import unsharded
 from rlmods.policy.base import Policy
 from rlmods.rollout.decode import decode, sampling_mode
 from rlmods.types import UserError
@@ -27,11 +29,12 @@ def check_agreement(policy: Policy, *, padded: bool = True) -> None:
     Raises:
         UserError: it does not; training would be off-policy without a trace of it in the loss.
     """
-    if policy.device.type == "meta":
+    if policy.device.type == "meta" or is_deferred(policy):
         return
     size = policy.model.config.get_text_config().vocab_size
     prompts = [[(7 * i + 5 * length) % size for i in range(length)] for length in LENGTHS]
-    is_float32 = next(policy.parameters()).dtype == torch.float32
+    with unsharded(policy):  # gathered weights may have another data type than shards
+        is_float32 = next(policy.parameters()).dtype == torch.float32
     max_gap, name = MAX_GAP if is_float32 else MAX_GAP_16_BIT, type(policy.model).__name__
     gap = max(sampler_gap(policy, [prompt]) for prompt in prompts)
     if not gap <= max_gap:
@@ -52,7 +55,7 @@ def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]]) -> float:
     """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled in one batch with pi' and scored with pi.
 
     The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing is random."""
-    with sampling_mode(policy), torch.autocast(policy.device.type, enabled=False):
+    with sampling_mode(policy), unsharded(policy), torch.autocast(policy.device.type, enabled=False):
         uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
         decoded = decode(policy, prompts, [NUM_TOKENS] * len(prompts), uniforms, temperature=1.0, top_p=1.0, top_k=0)
         total, count = 0.0, 0

@@ -54,6 +54,19 @@ class TestPersistent:
         kept = predict(["algo=grpo", *RANDOM, "trainer=fsdp", "num_gpus=4"]).footprint
         assert memory.host["checkpoint"] > kept.host["checkpoint"] == 12 * WEIGHTS
 
+    def test_shards_are_read_from_files(self):
+        def loading(*overrides: str) -> int:
+            return predict(["algo=grpo", "num_gpus=4", *overrides]).footprint.host["loading"]
+
+        full = loading("trainer=ddp")
+        assert full == loading("trainer=fsdp", "policy.pretrained=false") > 2 * 4 * 1.7e6  # with a reference
+        largest = 8 * 192 // 3 * 192
+        assert loading("trainer=fsdp") == loading("trainer=fsdp", "adapter=lora") == 4 * largest // 4
+        assert loading("trainer=fsdp", "trainer.strategy.offload=true") == full // 4
+        separate = ("algo=ppo", "trainer=fsdp")
+        assert loading(*separate) == 4 * largest // 4
+        assert loading(*separate, "adapter=lora") > 2 * 4 * 1.7e6  # the critic starts from merged weights
+
     def test_an_adapter_trains_little_and_serves_as_reference(self):
         pytest.importorskip("peft")
         held = parts("algo=grpo", "adapter=lora")

@@ -15,6 +15,7 @@ from rlmods.cli.console import silence_libraries
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.collectives import is_first_rank
+from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2
 from tests.config.test_compose import plan
 from tests.support.tiny_setup import Log
@@ -63,7 +64,8 @@ if __name__ == "__main__":
     for name, strategy, iterations, source in STAGES[stage]:
         resume = None if source is None else where / source / RESUMED
         made = strategy()
-        weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=made)
+        with defer_loading(isinstance(made, FSDP2)):  # as trainer=fsdp does
+            weights = trained(where / name, iterations, resume, devices=int(os.environ["WORLD_SIZE"]), strategy=made)
         if name == "hybrid":
             assert made.shards.mesh_dim_names == ("replicate", "shard"), made.shards
         if is_first_rank():

@@ -19,6 +19,7 @@ from rlmods.data.loader import PromptLoader
 from rlmods.distributed import sharding
 from rlmods.distributed import trainer as trainers
 from rlmods.distributed.collectives import all_gather, is_first_rank
+from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.strategy import DDP, FSDP2
 from rlmods.types import Prompt, Response, Scores
 from tests.config.test_compose import ALGORITHMS, algorithm, alone, plan
@@ -169,7 +170,8 @@ if __name__ == "__main__":
     results: dict[str, Any] = {}
     for case in given or cases:
         folder = Path(out).parent / case.replace(" ", "_")
-        results[case] = trained(case, folder, devices=2, strategy=strategy())
+        with defer_loading(strategy is FSDP2):  # as trainer=fsdp does
+            results[case] = trained(case, folder, devices=2, strategy=strategy())
         print(case, flush=True)
     if is_first_rank():
         torch.save(results, out)

@@ -1,0 +1,305 @@
+"""Weights that are read after the network was built are those that transformers loads."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+from transformers import (
+    Gemma2Config,
+    Gemma2ForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from rlmods.adapter import LoRA
+from rlmods.distributed import deferred
+from rlmods.distributed.strategy import shards
+from rlmods.policy import AdaptedPolicy, Policy, ScalarModel
+from rlmods.policy.fingerprint import fingerprint
+from rlmods.policy.hf import load
+from rlmods.policy.tiny import Tiny, character_tokenizer
+from rlmods.reference import Model
+from rlmods.types import UserError
+from tests.config.test_compose import plan
+from tests.policy.mixtures import mixture
+from tests.support import ranks
+from tests.support.deferred_ranks import LARGE
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 103, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
+    "intermediate_size": 33, "max_position_embeddings": 64, "bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0,
+}  # fmt: skip
+"""Sizes of which some are odd: shards of two ranks differ."""
+SMALL_GPT2 = {"vocab_size": 103, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "bos_token_id": 1, "eos_token_id": 1}
+SMALL_OPT = {"vocab_size": 103, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "ffn_dim": 33}
+MODELS: dict[str, Callable[[], Any]] = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SIZES)),
+    "tied": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SIZES, tie_word_embeddings=True)),
+    "scaled rope": lambda: LlamaForCausalLM(LlamaConfig(**SIZES, rope_scaling={"rope_type": "dynamic", "factor": 4.0})),
+    "gemma2": lambda: Gemma2ForCausalLM(Gemma2Config(**SIZES, query_pre_attn_scalar=8)),
+    "gpt2": lambda: GPT2LMHeadModel(GPT2Config(**SMALL_GPT2)),
+    "opt": lambda: OPTForCausalLM(OPTConfig(**SMALL_OPT, word_embed_proj_dim=32)),
+}
+
+
+def save(model: Any, folder: Path, **options: Any) -> Path:
+    """Write a model with a tokenizer, and settings of generation that its configuration does not have."""
+    model.generation_config.temperature, model.generation_config.do_sample = 0.5, True
+    model.save_pretrained(folder, **options)
+    character_tokenizer().save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    torch.manual_seed(0)
+    return save(MODELS["tied"](), tmp_path / "model")
+
+
+def both(make: Callable[[], nn.Module]) -> tuple[Any, Any]:
+    """The network as it is loaded, and deferred."""
+    networks = []
+    for defer in (False, True):
+        torch.manual_seed(0)
+        with deferred.defer_loading(defer):
+            networks.append(make())
+    return networks[0], networks[1]
+
+
+def assert_same(loaded: nn.Module, read: nn.Module) -> None:
+    expected, actual = loaded.state_dict(), read.state_dict()
+    assert list(actual) == list(expected)
+    for (name, x), y in zip(actual.items(), expected.values(), strict=True):
+        assert x.dtype == y.dtype, name
+        assert torch.equal(x, y), name
+    for (name, x), (other, y) in zip(read.named_buffers(), loaded.named_buffers(), strict=True):
+        assert (name, x.dtype) == (other, y.dtype)
+        assert torch.equal(x, y), name
+    assert [(n, p.requires_grad) for n, p in read.named_parameters()] == [(n, p.requires_grad) for n, p in loaded.named_parameters()]
+
+
+class TestBuild:
+    @pytest.mark.parametrize("kind", MODELS)
+    def test_weights_and_buffers(self, kind: str, tmp_path: Path) -> None:
+        save(MODELS[kind](), tmp_path)
+        loaded, made = both(lambda: load(tmp_path))
+        assert deferred.is_deferred(made)
+        assert all(x.is_meta for x in made.parameters())
+        deferred.read(made)
+        assert not deferred.is_deferred(made)
+        assert_same(loaded, made)
+        made.check()
+        assert made.packs == loaded.packs
+        tokens, mask = torch.tensor([[3, 4, 5]]), torch.tensor([[False, True, True]])
+        assert torch.equal(made(tokens, mask).logprobs, loaded(tokens, mask).logprobs)
+
+    @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+    def test_data_types(self, dtype: str, tmp_path: Path) -> None:
+        save(MODELS["llama"]().bfloat16() if dtype == "float32" else MODELS["llama"](), tmp_path)
+        loaded, made = both(lambda: load(tmp_path, dtype=dtype))
+        deferred.read(made)
+        assert_same(loaded, made)
+
+    def test_several_files(self, tmp_path: Path) -> None:
+        save(MODELS["llama"](), tmp_path, max_shard_size="20KB")
+        assert len(list(tmp_path.glob("*.safetensors"))) > 2
+        loaded, made = both(lambda: load(tmp_path))
+        assert deferred.is_deferred(made)
+        deferred.read(made)
+        assert_same(loaded, made)
+
+    def test_configurations(self, folder: Path, tmp_path: Path) -> None:
+        loaded, made = both(lambda: load(folder))
+        deferred.read(made)
+        assert made.eos_ids == loaded.eos_ids
+        assert made.model.name_or_path == loaded.model.name_or_path
+        for policy, out in ((loaded, tmp_path / "a"), (made, tmp_path / "b")):
+            policy.export(out)
+        assert json.loads((tmp_path / "a" / "generation_config.json").read_text())["temperature"] == 0.5
+        for file in (tmp_path / "a").glob("*.json"):
+            assert (tmp_path / "b" / file.name).read_text() == file.read_text(), file.name
+
+    def test_an_older_model_has_settings_of_generation_in_its_configuration(self, folder: Path) -> None:
+        (folder / "generation_config.json").unlink()
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(config | {"temperature": 0.25}))
+        loaded, made = both(lambda: load(folder))
+        assert made.model.generation_config.to_dict() == loaded.model.generation_config.to_dict()
+
+    def test_draws_no_random_numbers(self, folder: Path) -> None:
+        with deferred.defer_loading():
+            torch.manual_seed(0)
+            load(folder)
+        assert torch.equal(torch.get_rng_state(), torch.manual_seed(0).get_state())
+
+    def test_is_off_outside(self, folder: Path) -> None:
+        with deferred.defer_loading(False):
+            assert not deferred.is_deferred(load(folder))
+        assert not deferred.is_deferred(load(folder))
+
+    def test_a_broken_file_is_the_users_error(self, folder: Path) -> None:
+        with deferred.defer_loading():
+            made = load(folder)
+        (folder / "model.safetensors").write_bytes(b"0" * 100)
+        with pytest.raises(UserError, match=r"model.safetensors: .* cannot be read"):
+            deferred.read(made)
+
+
+class TestCopies:
+    """Networks that start from the policy's weights read the same files."""
+
+    @pytest.mark.parametrize(
+        ("copied", "dtype"),
+        [
+            (copy.deepcopy, "float32"),
+            (Policy.frozen_copy, "bfloat16"),
+            (ScalarModel.from_policy, "float32"),
+            (ScalarModel.from_policy, "bfloat16"),
+            (LoRA(rank=4), "bfloat16"),
+            (LoRA(rank=4, targets=["q_proj"], modules_to_save=["v_proj"]), "float32"),
+        ],
+        ids=["copy", "reference", "critic", "critic of 16 bits", "adapter", "saved module"],
+    )
+    def test_equals_a_copy_of_loaded_weights(self, copied: Any, dtype: str, folder: Path) -> None:
+        loaded, made = both(lambda: copied(load(folder, dtype=dtype)))
+        assert deferred.is_deferred(made)
+        assert fingerprint(made) == fingerprint(loaded)
+        assert getattr(made, "base_fingerprint", None) == getattr(loaded, "base_fingerprint", None)
+        deferred.read(made)
+        assert_same(loaded, made)
+
+    def test_a_second_adapter(self, folder: Path) -> None:
+        loaded, made = both(lambda: LoRA(rank=4)(load(folder)).frozen_copy())
+        deferred.read(made)
+        assert_same(loaded, made)
+        assert made.trainable_tensors().keys() == loaded.trainable_tensors().keys()
+
+    @pytest.mark.parametrize("saved", [(), ("v_proj",)])
+    def test_a_loaded_adapter(self, saved: tuple[str, ...], folder: Path, tmp_path: Path) -> None:
+        trained = LoRA(rank=4, targets=["q_proj"], modules_to_save=saved)(load(folder))
+        with torch.no_grad():
+            for x in trained.trainable_tensors().values():
+                x.add_(0.5)
+        trained.export(tmp_path / "run")
+        loaded, made = both(lambda: load(tmp_path / "run" / "adapter"))
+        assert isinstance(made, AdaptedPolicy)
+        deferred.read(made)
+        assert_same(loaded, made)
+        adapter = str(tmp_path / "run" / "adapter")
+        for merged in (
+            lambda: load(adapter).merged(),
+            lambda: ScalarModel.from_policy(load(adapter)),
+            lambda: Model(name=adapter)(Tiny()()),
+        ):
+            with pytest.warns(UserWarning, match="every rank loads all weights"):
+                networks = both(merged)
+            assert_same(*networks)
+
+
+class TestFullLoad:
+    """Weights that are not in the files as the network has them are loaded by transformers, and a line says so."""
+
+    def assert_loads(self, reason: str, **options: Any) -> None:
+        with deferred.defer_loading(), pytest.warns(UserWarning, match=rf"every rank loads all weights .* \({reason}\)"):
+            made = load(**options)
+        assert not deferred.is_deferred(made)
+        assert_same(load(**options), made)
+
+    def test_other_names(self, folder: Path) -> None:
+        file = folder / "model.safetensors"
+        save_file({name.removeprefix("model."): x for name, x in load_file(file).items()}, file, {"format": "pt"})
+        self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
+
+    def test_tied_weights_that_are_stored_twice(self, folder: Path) -> None:
+        file = folder / "model.safetensors"
+        tensors = load_file(file)
+        save_file(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"].clone()}, file, {"format": "pt"})
+        self.assert_loads(r"its files do not have model.embed_tokens.weight once .*", name=folder)
+
+    @pytest.mark.parametrize("kind", ["mixtral", "gpt_oss"])
+    def test_experts(self, kind: str, tmp_path: Path) -> None:
+        mixture(kind).export(tmp_path)
+        self.assert_loads(".*", name=tmp_path)
+
+    def test_pickle(self, folder: Path) -> None:
+        torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+        self.assert_loads("its weights are not safetensors", name=folder, allow_pickle=True)
+
+    def test_a_quantized_model(self, folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text()) | {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+        (folder / "config.json").write_text(json.dumps(config))
+        messages = []
+        for defer in (False, True):
+            with deferred.defer_loading(defer), pytest.raises(UserError) as error:
+                load(folder)
+            messages.append(str(error.value))
+        assert messages[0] == messages[1]
+
+    @pytest.mark.parametrize("damage", ["missing", "shape", "broken"])
+    def test_errors_are_those_of_a_full_load(self, damage: str, folder: Path) -> None:
+        file, tensors = folder / "model.safetensors", load_file(folder / "model.safetensors")
+        name = "model.layers.1.mlp.up_proj.weight"
+        if damage == "missing":
+            del tensors[name]
+        else:
+            tensors[name] = tensors[name][:3].clone()
+        save_file(tensors, file, {"format": "pt"})
+        if damage == "broken":
+            file.write_bytes(file.read_bytes()[:1000])
+        errors = []
+        for defer in (False, True):
+            with deferred.defer_loading(defer), warnings.catch_warnings(), pytest.raises(Exception) as error:  # noqa: PT011
+                load(folder)
+            errors.append((type(error.value), str(error.value)))
+        assert errors[0] == errors[1]
+        assert damage != "missing" or errors[0][0] is UserError
+
+
+class TestRun:
+    @pytest.mark.parametrize(("strategy", "expected"), [("fsdp", True), ("ddp", False), ("default", False)])
+    def test_loading_is_deferred_by_the_strategy(self, strategy: str, expected: bool, tmp_path: Path) -> None:
+        made = plan("algo=sft", f"trainer={strategy}", f"run_dir={tmp_path}")
+        assert shards(made.config.trainer.get("strategy")) == expected
+        assert deferred.is_deferred(made.learner().policy) == expected
+
+    def test_the_architecture_is_checked_after_the_weights_are_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        learner: Any = plan("algo=grpo", "trainer=fsdp", f"run_dir={tmp_path}").learner()
+        deferred.read(learner.policy)
+        deferred.read(learner.reference.policy)
+        checked: list[Policy] = []
+        monkeypatch.setattr(type(learner.rollout), "check_policy", lambda _, policy: checked.append(policy))
+        monkeypatch.setattr("rlmods.policy.base._packing_agrees", lambda policy: policy is not learner.policy)
+        assert learner.microbatches.by_group
+        learner._check_networks()
+        assert checked == [learner.policy]
+        assert (learner.policy.packs, learner.reference.policy.packs, learner.microbatches.by_group) == (False, True, False)
+        learner._check_networks()
+        assert len(checked) == 1
+
+    def test_two_ranks(self, tmp_path: Path) -> None:
+        torch.manual_seed(0)
+        save(MODELS["tied"]().bfloat16(), tmp_path / "bfloat16")
+        save(MODELS["llama"](), tmp_path / "files", max_shard_size="20KB")
+        large = SIZES | {"hidden_size": 512, "intermediate_size": 2048, "vocab_size": 2048, "head_dim": 128}
+        large["num_hidden_layers"] = (LARGE - 2 * 2048 * 512) // (512 * (3 * 2048 + 3 * 512)) + 1
+        model = LlamaForCausalLM(LlamaConfig(**large))
+        assert sum(x.numel() for x in model.parameters()) >= LARGE
+        save(model, tmp_path / "large")
+        ranks.run("tests.support.deferred_ranks", [str(tmp_path)], timeout_s=540)
