@@ -6,16 +6,13 @@ interpolation read. The default data are 10 thousand problems, the same ones in 
 
 from __future__ import annotations
 
-import copy
 import os
 import pickle
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from hydra._internal import defaults_list
-from hydra._internal.config_repository import CachingConfigRepository
-from omegaconf import DictConfig, OmegaConf, base, grammar_parser
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.config import compose as plans
@@ -23,7 +20,6 @@ from rlmods.data import Splits
 
 _load = OmegaConf.load
 _interpolation_map = defaults_list._create_interpolation_map
-parse = lru_cache(1000)(grammar_parser.parse)  # visitors only read the tree
 _load_splits = plans._splits
 _splits: dict[str, Splits] = {}
 _parsed: dict[tuple[int, ...], bytes] = {}
@@ -31,12 +27,10 @@ _parsed: dict[tuple[int, ...], bytes] = {}
 
 def speed_up() -> None:
     """Let `OmegaConf.load` parse a file again only if it has changed, and Hydra tabulate choices only where a default interpolates
-    them, parse an interpolation once, and copy no sources; and let plans with the same settings of `data=arithmetic` share its problems."""
+    them, and let plans with the same settings of `data=arithmetic` share its problems."""
     OmegaConf.load = load  # type: ignore[method-assign]
     defaults_list._create_interpolation_map = interpolation_map
     plans._splits = splits
-    base.parse = parse  # type: ignore[attr-defined]
-    CachingConfigRepository.__init__ = copy_repository  # type: ignore[method-assign]
 
 
 def load(file: Any) -> Any:
@@ -55,11 +49,6 @@ def interpolation_map(overrides: Any, defaults: list[Any], self_added: bool) -> 
     """Return the table of choices, or None if no default reads it."""
     needed = any(not default.is_self() and default.is_interpolation() for default in defaults)
     return _interpolation_map(overrides, defaults, self_added) if needed else None
-
-
-def copy_repository(self: CachingConfigRepository, delegate: Any) -> None:
-    """Copy a repository, but not its sources: `initialize_sources` replaces their list."""
-    self.delegate, self.cache = copy.copy(delegate), {}
 
 
 def splits(config: DictConfig, name: str) -> Splits:
