@@ -56,8 +56,8 @@ WORKLOADS = {
     workload.name: workload
     for workload in (
         Workload("tiny", "embedded model, 32 x 8 rollouts of <= 16 tokens, float32", "tiny", 32, 8, 16, 30, 5),
-        Workload("smollm2", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32", "smollm2", 4, 8, 64, 2, 1, False, 2048),
-        Workload("smollm2-bf16", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast", "smollm2", 4, 8, 64, 2, 1, True, 2048),
+        Workload("smollm2", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, float32", "smollm2", 4, 8, 64, 2, 2, False, 2048),
+        Workload("smollm2-bf16", "SmolLM2-135M, 4 x 8 rollouts of <= 64 tokens, bfloat16 autocast", "smollm2", 4, 8, 64, 2, 2, True, 2048),
         Workload("mini", "embedded model, 2 x 2 rollouts of <= 4 tokens, float32, to try the command", "tiny", 2, 2, 4, 2, 1),
     )
 }

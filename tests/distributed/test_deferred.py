@@ -285,7 +285,7 @@ class TestRun:
         deferred.read(learner.reference.policy)
         checked: list[Policy] = []
         monkeypatch.setattr(type(learner.rollout), "check_policy", lambda _, policy: checked.append(policy))
-        monkeypatch.setattr("rlmods.policy.base._packing_agrees", lambda policy: policy is not learner.policy)
+        monkeypatch.setattr("rlmods.policy.base.packing_agrees", lambda model, device: model is not learner.policy.model)
         assert learner.microbatches.by_group
         learner._check_networks()
         assert checked == [learner.policy]
