@@ -2,6 +2,7 @@
 
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.gsm8k import GSM8K
+from rlmods.data.hidden_number import HiddenNumber
 from rlmods.data.jsonl import Jsonl
 from rlmods.data.loader import PromptLoader
 from rlmods.data.mixture import Mixture
@@ -11,4 +12,16 @@ from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
 from rlmods.data.stories import Stories
 
-__all__ = ["GSM8K", "Arithmetic", "Jsonl", "Mixture", "Preferences", "PromptLoader", "PromptModule", "ReasoningGym", "Splits", "Stories"]
+__all__ = [
+    "GSM8K",
+    "Arithmetic",
+    "HiddenNumber",
+    "Jsonl",
+    "Mixture",
+    "Preferences",
+    "PromptLoader",
+    "PromptModule",
+    "ReasoningGym",
+    "Splits",
+    "Stories",
+]

@@ -1,0 +1,6 @@
+"""Environments: what the policy converses with in a response of several turns."""
+
+from rlmods.environment.guess_number import GuessNumber
+from rlmods.environment.single_turn import SingleTurn
+
+__all__ = ["GuessNumber", "SingleTurn"]
