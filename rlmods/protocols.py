@@ -158,9 +158,10 @@ class Episode(Protocol):
 
 @runtime_checkable
 class Environment(Protocol):
-    """What the policy converses with. Class attributes: `copies = False`, episodes cannot be copied;
-    `needs_answer = True`, it reads the gold answer. An optional method `check_prompt(prompt)` raises ValueError for a prompt of the data
-    with which no episode can begin."""
+    """What the policy converses with. Class attributes: `copies = False`, episodes cannot be copied; `needs_answer = True`, it reads the
+    gold answer. Optional: `check_prompt(prompt)` raises ValueError for a prompt of the data with which no episode can begin;
+    `for_policy(policy)` returns the environment for a policy, for example with the format of its chat template; `stop` has texts that end
+    a turn, beside those of `rollout.stop`."""
 
     max_turns: int
     """Maximum number of turns of the policy."""

@@ -86,9 +86,8 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     validation = parse_settings(config.validation, "validation", Validation)
     settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
-    environment = parts.pop("environment", None)
     if "rollout" in parts:
-        parts["rollout"] = over_turns(parts["rollout"], environment)
+        parts["rollout"] = over_turns(parts["rollout"], parts["environment"])
     adapter = instantiate(config.adapter, "adapter")
     if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):  # so that its counts are logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})

@@ -79,6 +79,10 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
             raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
+    for key, value in ((key, value) for key, name, value in leaves if key.startswith("environment.tools.") and "." in str(value)):
+        if not any(str(value).startswith(f"{source.module}.") for source in sources()):
+            problem = f"{key}={value} is no function of your plugins, and is not executed"
+            raise UserError(f"{path}: {problem}: if you trust this run, type 'environment.tools=[{value}]'")
     for key in (key for key in keys if key in saved or key not in OPTIONAL):
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:

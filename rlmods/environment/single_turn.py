@@ -7,4 +7,4 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class SingleTurn:
-    """A response is a single turn, to which nothing replies: it has no `start`, and the rollout samples by itself."""
+    """A response is a single turn, to which nothing replies: the rollout samples by itself."""

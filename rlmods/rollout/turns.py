@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlmods.environment import SingleTurn
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Environment, Episode
@@ -22,7 +23,7 @@ MAX_WORKERS = 32
 
 def over_turns(rollout: Any, environment: Any) -> Any:
     """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn."""
-    return MultiTurn(rollout, environment) if hasattr(environment, "start") else rollout
+    return rollout if isinstance(environment, SingleTurn) else MultiTurn(rollout, environment)
 
 
 @dataclass
@@ -48,13 +49,15 @@ class MultiTurn:
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
     """Called while sampling with the finished rows, all rows and the tokens sampled so far in this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
+    _environment: Any = field(default=None, init=False, repr=False, compare=False)
+    """The environment, bound to the policy."""
     _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not hasattr(self.rollout, "extend"):
             name = type(self.rollout).__name__
             raise UserError(f"rollout {name} samples responses of one turn only (it has no extend): type environment=single_turn")
-        self.max_tokens = self.environment.max_tokens
+        self.max_tokens = getattr(self.environment, "max_tokens", 0)  # without it, `config.rules` says so
 
     def with_settings(self, **settings: Any) -> MultiTurn:
         """Return a copy with other sampling settings; settings that the rollout does not have are ignored."""
@@ -97,6 +100,7 @@ class MultiTurn:
     def sync(self, policy: Policy, *, iteration: int) -> None:
         """Update the weights of the rollout."""
         self._policy = policy
+        self._environment = bind(self.environment, policy)
         self._occurrences.clear()
         self.rollout.sync(policy, iteration=iteration)
 
@@ -114,6 +118,8 @@ class MultiTurn:
         progress = _Progress(self.on_tokens, len(rows))
         rollout = copy.copy(self.rollout)
         rollout.on_tokens = progress.on_step
+        if stop := getattr(self._environment, "stop", ()):
+            rollout.stop = (*rollout.stop, *stop)
         with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(rows))), thread_name_prefix="environment") as threads:
             for round_ in range(self.environment.max_turns):
                 contexts = _first_contexts(groups) if round_ == 0 else [([row], row.context()) for row in rows if not row.done]
@@ -140,7 +146,7 @@ class MultiTurn:
         rows = []
         for sample in range(samples):
             key = (getattr(self.rollout, "seed", 0), prompt.id, occurrence, sample, iteration)
-            episode = self.environment.start(prompt, key=key)
+            episode = self._environment.start(prompt, key=key)
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
             encoded = encode_prompt(policy, shown, occurrence, limits[0], limits[2], tools=episode.tools)
@@ -159,6 +165,11 @@ class MultiTurn:
             batch = [item for item in order[:size] if len(item[0]) == num_samples]
             order = order[len(batch) :]
             yield batch
+
+
+def bind(environment: Any, policy: Policy) -> Any:
+    """Return the environment for this policy (`for_policy`), or unchanged if it is the same for all."""
+    return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
 @dataclass
