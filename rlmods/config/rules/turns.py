@@ -10,7 +10,7 @@ from rlmods.reward import EnvironmentReward
 from rlmods.rollout.turns import MultiTurn
 
 
-def algorithm(plan: Plan) -> str | None:
+def several_turns(plan: Plan) -> str | None:
     online = plan.algorithm.samples_responses or hasattr(plan.settings, "on_policy_fraction")
     if not isinstance(plan.parts.get("rollout"), MultiTurn) or not online or plan.algorithm.trains_on_turns:
         return None
@@ -20,7 +20,7 @@ def algorithm(plan: Plan) -> str | None:
     )
 
 
-def reward(plan: Plan) -> str | None:
+def turn_rewards(plan: Plan) -> str | None:
     rollout = plan.parts.get("rollout")
     for path, part, _ in terms(plan) if rollout is not None and "reward" in plan.parts else ():
         if isinstance(part, EnvironmentReward):
@@ -32,7 +32,7 @@ def reward(plan: Plan) -> str | None:
     return None
 
 
-def prompts(plan: Plan) -> str | None:
+def episodes(plan: Plan) -> str | None:
     rollout = plan.parts.get("rollout")
     environment: Any = rollout.environment if isinstance(rollout, MultiTurn) else None
     for prompt in (*plan.splits.train, *plan.splits.val) if hasattr(environment, "check_prompt") else ():
