@@ -18,6 +18,7 @@ __all__ = [
     "Arithmetic",
     "HiddenNumber",
     "Jsonl",
+    "LongSums",
     "Mixture",
     "Preferences",
     "PromptLoader",

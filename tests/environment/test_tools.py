@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlmods.environment import Tools
@@ -287,6 +287,7 @@ class TestHostile:
 
 
 @given(st.one_of(st.text(), st.binary(), st.none(), st.lists(st.integers()), st.dictionaries(st.text(), st.floats())), st.integers(1, 20))
+@example("a\ud800b", 5)
 def test_every_result_is_a_short_text(result: Any, limit: int) -> None:
     text = to_text(result, limit)
     text.encode()

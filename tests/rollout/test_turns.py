@@ -137,6 +137,7 @@ class TestLimits:
     def test_of_turns(self) -> None:
         responses = sample(Script(["a"] * 9, max_turns=2))
         assert max(len(r.turns) for r in responses) == 2
+        assert all(r.turns[-1].stop == len(r.tokens) for r in responses)
         assert {r.finish for r in responses} == {"length"}
 
     def test_of_the_tokens_of_a_turn(self) -> None:
