@@ -119,7 +119,7 @@ class MultiTurn:
         rollout = copy.copy(self.rollout)
         rollout.on_tokens = progress.on_step
         if stop := getattr(self._environment, "stop", ()):
-            rollout.stop = (*rollout.stop, *stop)
+            rollout.stop = (*getattr(rollout, "stop", ()), *stop)
         with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(rows))), thread_name_prefix="environment") as threads:
             for round_ in range(self.environment.max_turns):
                 contexts = _first_contexts(groups) if round_ == 0 else [([row], row.context()) for row in rows if not row.done]
