@@ -34,7 +34,7 @@ def local(model: str, prompts: Ids, dtype: str) -> Sample:
     policy = load(model, dtype=dtype).to("cuda" if torch.cuda.is_available() else "cpu")
     policy.eos_ids = frozenset({-1})
     ids = {str(i): prompt for i, prompt in enumerate(prompts)}
-    policy.encode = lambda prompt: ids[prompt.id]  # type: ignore[method-assign]
+    policy.encode = lambda prompt, tools=(): ids[prompt.id]  # type: ignore[method-assign]
     questions = [Prompt(id=name, text=name) for name in ids]
     rollout = Local(max_tokens=TOKENS, batch_size=len(prompts) * SAMPLES)
     rollout.sync(policy, iteration=0)

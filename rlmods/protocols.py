@@ -13,6 +13,7 @@ from rlmods.types import (
     Credit,
     ImportanceWeights,
     Prompt,
+    Reply,
     Response,
     RowFloats,
     RowInts,
@@ -23,6 +24,7 @@ from rlmods.types import (
     TokenFloats,
     TokenMask,
     Totals,
+    Turn,
 )
 
 
@@ -122,6 +124,9 @@ class Rollout(Protocol):
     """Samples responses, by default with temperature 1 and without truncation of the distribution. An optional method
     `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample.
 
+    For an environment of several turns it also has `extend(contexts, *, iteration)`, which returns a `Continuation` of each `Context` for
+    each of its samples (`rlmods.rollout.encoding`), and `max_tokens` is the limit of a turn.
+
     With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread while the main thread trains, but never
     during `sync`. It must not take part in collective operations, and `meta["iteration"]` of a response is the `iteration` it was given. A
     checkpoint keeps the items of `meta` whose values consist of plain Python types. Between `sync` and this call, a shallow copy with a
@@ -133,6 +138,41 @@ class Rollout(Protocol):
 
     def sync(self, policy: Any, *, iteration: int) -> None:
         """Update the weights to those of `policy` (`rlmods.policy.Policy`); responses generated afterwards are sampled from them."""
+        ...
+
+
+@runtime_checkable
+class Episode(Protocol):
+    """One conversation of a policy with an environment. It holds the state, and plain data only, so that `copy.deepcopy` copies it at any
+    turn; an environment whose episodes cannot be copied declares `copies = False`."""
+
+    prompt: Prompt
+    """What the policy reads first, chat messages or plain text. Its id and pass are those of the prompt that the episode began with."""
+    tools: Sequence[Mapping[str, Any]]
+    """JSON schemas of tools, which a chat template shows to the policy; empty if there are none."""
+
+    def reply(self, turn: Turn) -> Reply:
+        """Return what follows a turn of the policy: messages that it observes, or the end. It is called in a thread, once for each turn in
+        their order. Also a truncated turn (`turn.finish == "length"`) is passed, but ends the episode whatever the reply."""
+        ...
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """What the policy converses with. Class attributes: `copies = False`, episodes cannot be copied; `needs_answer = True`, it reads the
+    gold answer. Optional: `check_prompt(prompt)` raises ValueError for a prompt of the data with which no episode can begin;
+    `for_policy(policy)` returns the environment for a policy, for example with the format of its chat template; `stop` has texts that end
+    a turn, beside those of `rollout.stop`."""
+
+    max_turns: int
+    """Maximum number of turns of the policy."""
+    max_tokens: int
+    """Maximum number of tokens of all turns and observations of a response."""
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Episode:
+        """Begin an episode with a prompt of the data. Whatever is random in it is a function of parts of `key`, the seed, prompt id,
+        occurrence, sample and iteration, so that a resumed run repeats it. Responses to one prompt are compared with each other: what
+        the policy has to find out must not depend on the sample."""
         ...
 
 

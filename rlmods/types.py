@@ -116,24 +116,90 @@ class Branch:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool in a turn of the policy."""
+
+    name: str
+    """Name of the tool; "" if the call is malformed and names none."""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """Arguments by name; empty if the call is malformed."""
+    result: str = ""
+    """Text that the policy observed: the result, or the error in words."""
+    error: str | None = None
+    """None for a call that returned a result, else the kind of failure: "malformed" (no call could be read), or "unknown", "timeout" and
+    "error" of a tool."""
+    seconds: float = 0.0
+    """Wall time of the call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of the policy in a response of several turns: what it sampled before the environment replied."""
+
+    start: int
+    """Index in `Response.tokens` of its first token."""
+    stop: int
+    """Index after its last token, EOS included. The tokens from here to the `start` of the next turn are the observation."""
+    text: str = ""
+    """Decoded tokens, without EOS and other special tokens."""
+    raw: str = ""
+    """Decoded tokens with special tokens, without the EOS token that ended the turn."""
+    finish: Finish = "stop"
+    """"stop": ended by an EOS token or a stop string. "length": truncated by a token limit."""
+    reward: float | None = None
+    """Reward of the environment for this turn; None if it gave none."""
+    calls: Sequence[ToolCall] = ()
+    """Calls of tools, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What an environment returns for a turn of the policy."""
+
+    messages: Sequence[Mapping[str, str]] | None = None
+    """Chat messages that the policy observes next, `{"role": ..., "content": ...}`; None ends the episode."""
+    reward: float | None = None
+    """Reward of the turn; None if there is none."""
+    calls: Sequence[ToolCall] = ()
+    """Calls of tools that the turn made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Response:
-    """One sampled response to a prompt."""
+    """One sampled response to a prompt. With an environment of several turns it is all that follows the prompt: turns of the policy, and
+    the observations between them."""
 
     prompt: Prompt
     prompt_tokens: Sequence[int] = ()
     """Token ids of the prompt as given to the model."""
     tokens: Sequence[int] = ()
-    """Sampled token ids, EOS included. The loss uses these ids; they are never decoded and encoded again."""
+    """Sampled token ids, EOS included, and those of observations. The loss uses these ids; they are never decoded and encoded again."""
     behavior_logprobs: Sequence[float] = ()
-    """Natural log-probability of each token under the distribution it was drawn from (temperature and truncation included)."""
+    """Natural log-probability of each token under the distribution it was drawn from (temperature and truncation included). Those of
+    observations are 0 and are not read."""
     text: str = ""
-    """Decoded `tokens`, without EOS and other special tokens."""
+    """Decoded sampled tokens, without EOS and other special tokens; of several turns, those of the last one. Rewards read it: no text of
+    an environment is graded as the policy's."""
     finish: Finish = "stop"
-    """"stop": ended by an EOS token or a stop string. "length": truncated by the token limit."""
+    """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt on."""
+    mask: Sequence[bool] | None = None
+    """True for each token that the policy sampled, False for those of observations; None: all are sampled."""
+    turns: Sequence[Turn] = ()
+    """The turns of the policy, if an environment replies to them; empty for a response of one turn."""
+
+    @property
+    def num_sampled(self) -> int:
+        """Number of tokens that the policy sampled."""
+        return len(self.tokens) if self.mask is None else sum(self.mask)
+
+    @property
+    def longest_turn(self) -> int:
+        """Largest number of tokens that the policy sampled in a turn."""
+        return max((turn.stop - turn.start for turn in self.turns), default=self.num_sampled)
 
 
 def as_response(prompt: Prompt, candidate: Response | str) -> Response:
@@ -209,7 +275,8 @@ class Experience(Rows):
     tokens: TokenInts
     """Prompt, response, then padding ids (never read)."""
     mask: TokenMask
-    """True on tokens with loss: the sampled ones, EOS included. Slots where it is False may hold any value."""
+    """True on tokens with loss: the sampled ones, EOS included, without those of observations. Where it is False, slots may hold any
+    value."""
     lengths: RowInts
     """Number of prompt and response tokens; columns from there on are padding."""
     rewards: TokenFloats

@@ -21,8 +21,8 @@ from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "adapter", "advantage", "aggregation", "algo", "callbacks", "correction", "critic", "data", "judge", "kl", "policy", "preference",
-    "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
+    "adapter", "advantage", "aggregation", "algo", "callbacks", "correction", "critic", "data", "environment", "judge", "kl", "policy",
+    "preference", "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options configure classes of other libraries."""
@@ -34,6 +34,7 @@ NOT_CHOSEN = {
     "data": {"PromptLoader", "PromptModule", "Splits"},
     "policy": {"AdaptedPolicy", "Policy", "ScalarModel"},
     "reward": {"Isolated"},
+    "rollout": {"MultiTurn"},
 }
 """Public classes of a group's package that are not options."""
 OPTIONS = [path for group in GROUPS for path in sorted((ROOT / "conf" / group).glob("*.yaml"))]

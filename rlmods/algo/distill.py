@@ -38,6 +38,7 @@ class Distill(PolicyGradient):
     does not. A^R, the advantage of the reward, is 0 in the recipe (`advantage=none`); with another `advantage` the policy learns from both.
     """
 
+    trains_on_turns: ClassVar[bool] = False
     groups: ClassVar[tuple[str, ...]] = (*PolicyGradient.groups, "teacher")
     settings_type: ClassVar[type[Any]] = DistillSettings
 

@@ -52,7 +52,7 @@ class DPO(Learner):
     Reads `prompt.meta["candidates"]` and `["ranks"]`.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "reference", "rollout", "reward", "preference")
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "reference", "rollout", "environment", "reward", "preference")
     settings_type: ClassVar[type[Any]] = DPOSettings
     needs_columns: ClassVar[tuple[str, ...]] = ("candidates",)
     validation_column: ClassVar[str] = "candidates"

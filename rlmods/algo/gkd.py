@@ -53,7 +53,7 @@ class GKD(Learner):
     logits divided by the sampling temperature. Reads `prompt.meta["response"]` for the responses of the data.
     """
 
-    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "reward", "teacher")
+    groups: ClassVar[tuple[str, ...]] = (*Learner.groups, "rollout", "environment", "reward", "teacher")
     settings_type: ClassVar[type[Any]] = GKDSettings
     samples_responses: ClassVar[bool] = True
     needs_distributions: ClassVar[bool] = True

@@ -59,6 +59,8 @@ class Learner(L.LightningModule):
     """True if an iteration trains on `batch.samples` sampled responses to each prompt, False if it trains on rows of data."""
     samples_ahead: ClassVar[bool] = False
     """True if the responses of the next iteration can be sampled during this one (`rollout.ahead`)."""
+    trains_on_turns: ClassVar[bool] = False
+    """True if the sampled responses may have several turns (`environment`)."""
     needs_columns: ClassVar[tuple[str, ...]] = ()
     """Keys of `prompt.meta` that every training row must have: `response`, `candidates` or `steps`."""
     validation_column: ClassVar[str | None] = None

@@ -26,7 +26,7 @@ from rlmods.config import schema as schema  # registers settings with Hydra
 from rlmods.config.options import CONF
 from rlmods.config.overrides import explain_override
 from rlmods.config.plan import Plan
-from rlmods.config.received import read_received
+from rlmods.config.received import OPTIONAL, read_received
 from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
@@ -142,6 +142,7 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, 
     """Return the primary configuration with the groups and settings in `keys` from a run, so that overrides apply to the run's values."""
     run, primary = read_received(saved, sorted(keys), typed), OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     assert isinstance(primary, dict)
+    keys = {key for key in keys if key in run or key not in OPTIONAL}
     defaults = [entry for entry in primary.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
     return {"defaults": [*defaults, "_self_"], **primary, **run}
 

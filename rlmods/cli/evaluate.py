@@ -23,11 +23,12 @@ from rlmods.config.plan import max_prompt_tokens, short_prompts
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
+from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate, generate
 from rlmods.training.evaluation import Validation, with_settings
 from rlmods.types import Prompt, Scores, UserError
 
-RUN_KEYS = ("data", "reward", "rollout", "validation", "seed")
+RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
 
 
@@ -56,7 +57,8 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         raise UserError("there are no held-out prompts: type data.num_val=200")
     if saved is not None:
         _use_trained_reward_models(config, saved, Path(model), overrides)
-    reward, rollout = instantiate(config.reward, "reward"), instantiate(config.rollout, "rollout")
+    reward = instantiate(config.reward, "reward")
+    rollout = over_turns(instantiate(config.rollout, "rollout"), instantiate(config.environment, "environment"))
     validation = parse_settings(config.validation, "validation", Validation)
     process = SingleProcess()
     policy = load(model).to(process.device)

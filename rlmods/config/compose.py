@@ -25,13 +25,14 @@ from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hyd
 from rlmods.data import Splits
 from rlmods.distributed import strategy
 from rlmods.reward import BySource, WeightedSum
+from rlmods.rollout.turns import over_turns
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
 
 PARTS = (
-    "reference", "teacher", "router", "rollout", "reward", "judge", "preference", "ranking", "sampling", "advantage", "critic", "kl",
-    "ratio", "correction", "aggregation",
+    "reference", "teacher", "router", "rollout", "environment", "reward", "judge", "preference", "ranking", "sampling", "advantage",
+    "critic", "kl", "ratio", "correction", "aggregation",
 )  # fmt: skip
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (
@@ -85,6 +86,8 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     validation = parse_settings(config.validation, "validation", Validation)
     settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
+    if "rollout" in parts:
+        parts["rollout"] = over_turns(parts["rollout"], parts["environment"])
     adapter = instantiate(config.adapter, "adapter")
     if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):  # so that its counts are logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})

@@ -78,7 +78,7 @@ class Plan:
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,
-            **self.parts,
+            **{name: part for name, part in self.parts.items() if name != "environment"},  # it is a part of the rollout
             optimizer=instantiate(config.optimizer, "optimizer", partial=True),
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,

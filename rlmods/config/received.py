@@ -29,11 +29,14 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "data": ("data",),
     "reward": ("reward", "judge"),
     "rollout": ("rollout",),
+    "environment": ("environment",),
     "judge": ("judge", "reward"),
     "teacher": ("teacher", "policy"),
     "reference": ("reference", "policy"),
 }
 """Groups whose options may occur within a top-level key; those of its own group only within others."""
+OPTIONAL = ("environment",)
+"""Groups that runs of earlier versions lack; the default option takes their place."""
 LIBRARIES: Mapping[str, str] = {
     "callbacks": "lightning.pytorch.callbacks.",
     "logger": "lightning.pytorch.loggers.",
@@ -76,7 +79,11 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
             raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
-    for key in keys:
+    for key, value in ((key, value) for key, name, value in leaves if key.startswith("environment.tools.") and "." in str(value)):
+        if not any(str(value).startswith(f"{source.module}.") for source in sources()):
+            problem = f"{key}={value} is no function of your plugins, and is not executed"
+            raise UserError(f"{path}: {problem}: if you trust this run, type 'environment.tools=[{value}]'")
+    for key in (key for key in keys if key in saved or key not in OPTIONAL):
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
         overrides = " ".join(_override(key, value) for key, _, value in confirm)

@@ -2,8 +2,10 @@
 
 from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.gsm8k import GSM8K
+from rlmods.data.hidden_number import HiddenNumber
 from rlmods.data.jsonl import Jsonl
 from rlmods.data.loader import PromptLoader
+from rlmods.data.long_sums import LongSums
 from rlmods.data.mixture import Mixture
 from rlmods.data.module import PromptModule
 from rlmods.data.preferences import Preferences
@@ -11,4 +13,17 @@ from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
 from rlmods.data.stories import Stories
 
-__all__ = ["GSM8K", "Arithmetic", "Jsonl", "Mixture", "Preferences", "PromptLoader", "PromptModule", "ReasoningGym", "Splits", "Stories"]
+__all__ = [
+    "GSM8K",
+    "Arithmetic",
+    "HiddenNumber",
+    "Jsonl",
+    "LongSums",
+    "Mixture",
+    "Preferences",
+    "PromptLoader",
+    "PromptModule",
+    "ReasoningGym",
+    "Splits",
+    "Stories",
+]

@@ -19,6 +19,7 @@ from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import packed_layers
 from rlmods.rollout import VLLM, VLLMServer
+from rlmods.rollout.turns import MultiTurn
 from rlmods.training.row_shape import row_shape
 from rlmods.types import Prompt, UserError
 
@@ -198,7 +199,7 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     """Return the prompts and rows that the policy of one rank decodes at once, by stage: sampling, validation. Empty if another engine
     samples."""
     rollout = plan.parts.get("rollout")
-    if rollout is None or isinstance(rollout, VLLM | VLLMServer):
+    if rollout is None or isinstance(engine(rollout), VLLM | VLLMServer):
         return {}
     settings = plan.config.validation
     val = splits.val[: settings.max_prompts]
@@ -210,9 +211,14 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     return shapes
 
 
+def engine(rollout: Any) -> Any:
+    """Return what samples the turns of an environment, or else the rollout itself."""
+    return rollout.rollout if isinstance(rollout, MultiTurn) else rollout
+
+
 def engine_bytes(plan: Plan, policy: Policy) -> int:
     """Return the bytes of a sampling engine in this process, on each rank: all weights, and the key-value cache; 0 without one."""
-    if not isinstance(rollout := plan.parts.get("rollout"), VLLM):
+    if not isinstance(rollout := engine(plan.parts.get("rollout")), VLLM):
         return 0
     dtype = policy.model.dtype if rollout.dtype is None else getattr(torch, rollout.dtype)
     return num_bytes(policy, itemsize=dtype.itemsize) + int(rollout.cache_gib * 2**30)

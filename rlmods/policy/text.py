@@ -11,12 +11,15 @@ import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 from rlmods.types import ROLES, Prompt, UserError, describe_unknown_role
 
 CONTENT = "content of the reply"
 """Content of the message by which the token after it is found."""
+REMOVED = "[removed]"
+"""Replacement of a text of strangers of which the tokenizer makes special tokens, however it is cut."""
 TEMPLATE_KWARGS = "chat_template_kwargs"
 """Entry of the tokenizer's configuration with the variables of its chat template."""
 
@@ -56,8 +59,9 @@ class TokenizerMixin:
     def _control_ids(self) -> frozenset[int]:
         return frozenset(self.control_tokens.values())
 
-    def encode(self, prompt: Prompt) -> list[int]:
+    def encode(self, prompt: Prompt, tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """Return the token ids of a prompt. Chat messages use the model's own template; a beginning-of-text token is added at most once.
+        `tools`: JSON schemas of tools, for the template.
 
         An end-of-text token that the tokenizer appends to plain text is left out, because the response continues the prompt.
 
@@ -79,13 +83,22 @@ class TokenizerMixin:
         messages: Any = [dict(message) for message in prompt.messages]
         checked = [message for message in messages if not (self.control_tokens_in_data and message["role"] == "assistant")]
         if not any(self._spells_control_token(text) for text in _texts(checked)):
-            return self._ids(render(self.tokenizer, messages, f"prompt {prompt.id}"))
-        mark = _unused_character(_texts(messages))
+            return self._ids(render(self.tokenizer, messages, f"prompt {prompt.id}", tools=tools))
+        [mark] = self.unused_characters(_texts(messages), 1)
         if any(self._spells_control_token(part) for text in _texts(checked) for part in self._without_control_tokens(text)):
             raise UserError(f"prompt {prompt.id}: the tokenizer makes a control token of text that spells none: leave the row out")
         cut = [_map_texts(m, lambda text: mark.join(self._without_control_tokens(text))) if m in checked else m for m in messages]
-        rendered = render(self.tokenizer, cut, f"prompt {prompt.id}")
-        return [i for part in rendered.split(mark) for i in self._ids(part)]
+        return self.ids_of_rendered(render(self.tokenizer, cut, f"prompt {prompt.id}", tools=tools), mark)
+
+    def ids_of_rendered(self, text: str, mark: str) -> list[int]:
+        """Return the token ids of a rendered text. A token does not extend over a `mark`, which is left out."""
+        return [i for part in text.split(mark) for i in self._ids(part)]
+
+    @staticmethod
+    def unused_characters(texts: Iterable[str], count: int) -> list[str]:
+        """Return private-use characters that are in none of the texts."""
+        used = set().union(*texts)
+        return list(islice((chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in used), count))
 
     def _ids(self, text: str) -> list[int]:
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])
@@ -95,11 +108,23 @@ class TokenizerMixin:
 
     def _without_control_tokens(self, text: str) -> list[str]:
         """Cut text within each control token that it spells, so that the parts are encoded without one."""
-        tokens = re.compile("|".join(map(re.escape, sorted(self.control_tokens, key=len, reverse=True))))
-        cuts = [0]
-        while self.control_tokens and (match := tokens.search(text, cuts[-1])):
-            cuts.append(match.start() + 1)
-        return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
+        return _cut_within(text, self.control_tokens)
+
+    @cached_property
+    def _added_tokens(self) -> dict[str, int]:
+        """Ids of the special and all other added tokens of more than one character by their text, such as `<tool_call>`."""
+        return {token.content: int(i) for i, token in self.tokenizer.added_tokens_decoder.items() if len(token.content) > 1}
+
+    def without_added_tokens(self, text: str) -> list[str]:
+        """Cut a text of strangers, such as the result of a tool, into parts that are encoded without special and other added tokens. A text
+        of which the tokenizer's normalizer makes one is replaced by `REMOVED`."""
+        parts = _cut_within(text, self._added_tokens)
+        added = set(self._added_tokens.values()) - {self.tokenizer.unk_token_id}
+        return parts if all(added.isdisjoint(self._ids(part)) for part in parts) else [REMOVED]
+
+    def ids_without_added_tokens(self, text: str) -> list[int]:
+        """Return the token ids of a text of strangers (`without_added_tokens`)."""
+        return [i for part in self.without_added_tokens(text) for i in self._ids(part)]
 
     def _ids_of_parts(self, parts: Iterable[str]) -> list[int]:
         """Return the token ids of parts of a text. Control tokens that the tokenizer makes of other text (its normalizer does) are left
@@ -147,6 +172,19 @@ class TokenizerMixin:
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of a response, without special tokens."""
         return str(self.tokenizer.decode(list(tokens), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    def decode_raw(self, tokens: Sequence[int]) -> str:
+        """Return the text of a response with its special tokens, such as those around calls of tools."""
+        return str(self.tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+
+def _cut_within(text: str, tokens: Mapping[str, int]) -> list[str]:
+    """Cut a text after the first character of each of the tokens that it spells."""
+    pattern = re.compile("|".join(map(re.escape, sorted(tokens, key=len, reverse=True))))
+    cuts = [0]
+    while tokens and (match := pattern.search(text, cuts[-1])):
+        cuts.append(match.start() + 1)
+    return [text[start:end] for start, end in zip(cuts, [*cuts[1:], len(text)], strict=True)]
 
 
 def eos_ids(model: Any, tokenizer: Any) -> frozenset[int]:
@@ -211,13 +249,22 @@ def _literal_text(tokenizer: Any) -> str:
         return source
 
 
-def render(tokenizer: Any, messages: Sequence[Mapping[str, Any]], name: str, *, add_generation_prompt: bool = True) -> str:
-    """Return the chat template's text of messages; `name` is what the error calls them.
+def render(
+    tokenizer: Any,
+    messages: Sequence[Mapping[str, Any]],
+    name: str,
+    *,
+    add_generation_prompt: bool = True,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> str:
+    """Return the chat template's text of messages; `name` is what the error calls them. `tools`: JSON schemas that the template shows.
 
     Raises:
         UserError: the template fails, in whatever way: it comes with the model, and refuses some roles and orders of messages.
     """
     options = {"add_generation_prompt": add_generation_prompt, **template_kwargs(tokenizer)}
+    if tools:
+        options["tools"] = [dict(tool) for tool in tools]
     try:
         return str(tokenizer.apply_chat_template([dict(message) for message in messages], tokenize=False, **options))
     except Exception as error:  # a template may raise any
@@ -249,12 +296,6 @@ def _map_texts(value: Any, function: Callable[[str], str]) -> Any:
     if isinstance(value, Mapping):
         return {function(key): _map_texts(item, function) for key, item in value.items()}
     return [_map_texts(item, function) for item in value] if isinstance(value, Iterable) else value
-
-
-def _unused_character(texts: Iterable[str]) -> str:
-    """Return a private-use character that is in none of the texts."""
-    used = set().union(*texts)
-    return next(chr(code) for code in range(0xE000, 0xF8FF) if chr(code) not in used)
 
 
 def end_of_turn(tokenizer: Any) -> int | None:

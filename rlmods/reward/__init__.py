@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rlmods.reward.cosine import Cosine
     from rlmods.reward.diversity import Diversity
     from rlmods.reward.ensemble import Ensemble
+    from rlmods.reward.environment import EnvironmentReward
     from rlmods.reward.format import Format
     from rlmods.reward.grader.rules import Rules
     from rlmods.reward.isolated import Isolated
@@ -42,6 +43,7 @@ __all__ = [
     "Cosine",
     "Diversity",
     "Ensemble",
+    "EnvironmentReward",
     "Format",
     "Isolated",
     "Language",
@@ -67,6 +69,7 @@ _MODULES = {
     "Cosine": "cosine",
     "Diversity": "diversity",
     "Ensemble": "ensemble",
+    "EnvironmentReward": "environment",
     "Format": "format",
     "Isolated": "isolated",
     "JSON": "json_schema",

@@ -20,7 +20,7 @@ def cosine(length: int, max_length: int, start: float, end: float) -> float:
 
 @dataclass(frozen=True)
 class Cosine:
-    """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4).
+    """`cosine` of the number of sampled tokens, EOS included (arXiv:2502.03373, section 4); of several turns, of those of the longest.
 
     It goes from `correct_short` to `correct_long` for a correct answer and from `wrong_short` to `wrong_long` for a wrong one. A truncated
     response gets `truncated`, correct or not.
@@ -75,4 +75,4 @@ class Cosine:
         if response.finish == "length":
             return self.truncated
         ends = (self.correct_short, self.correct_long) if correct else (self.wrong_short, self.wrong_long)
-        return cosine(len(response.tokens), self.max_length, *ends)
+        return cosine(response.longest_turn, self.max_length, *ends)

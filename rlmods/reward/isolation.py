@@ -7,7 +7,7 @@ import pickle
 from types import SimpleNamespace
 from typing import Any
 
-RESPONSE_FIELDS = ("text", "tokens", "finish")
+RESPONSE_FIELDS = ("text", "tokens", "finish", "num_sampled", "longest_turn")
 PROMPT_FIELDS = ("id", "text", "messages", "answer", "meta", "source")
 
 

@@ -25,4 +25,4 @@ class Length:
             raise UserError(f"Length: coefficient={self.coefficient} would reward length: type 0 or a positive number")
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        return Scores([-self.coefficient * len(response.tokens) for response in responses])
+        return Scores([-self.coefficient * response.num_sampled for response in responses])

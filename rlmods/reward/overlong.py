@@ -19,7 +19,9 @@ def overlong_penalty(length: int, max_length: int, cache_length: int) -> float:
 
 @dataclass(frozen=True)
 class Overlong:
-    """`overlong_penalty` of the number of sampled tokens. Raises UserError for lengths that are out of range."""
+    """`overlong_penalty` of the number of sampled tokens; of several turns, of those of the longest.
+
+    Raises UserError for lengths that are out of range."""
 
     max_length: int
     """Length in tokens with the full penalty of -1."""
@@ -38,4 +40,4 @@ class Overlong:
         return self.max_length // 5 if self.cache_length is None else self.cache_length
 
     def __call__(self, responses: Sequence[Response]) -> Scores:
-        return Scores([overlong_penalty(len(response.tokens), self.max_length, self.cache) for response in responses])
+        return Scores([overlong_penalty(response.longest_turn, self.max_length, self.cache) for response in responses])

@@ -136,7 +136,7 @@ class WeightedSum:
         return [_sum(_times(self.weights[name], term.values[row]) for name, term in scores.items()) for row in range(num_responses)]
 
     def _token_rewards(self, scores: Mapping[str, Scores], responses: Sequence[Response]) -> list[list[float | None]]:
-        """Return the weighted sum of token rewards; a reward per response is on the last token."""
+        """Return the weighted sum of token rewards; a reward per response is on the last sampled token."""
         rows = []
         for row, response in enumerate(responses):
             total: list[float | None] = [None] * len(response.tokens)
@@ -144,7 +144,7 @@ class WeightedSum:
                 value = term.values[row]
                 if value is None or not total:
                     continue
-                rewards = [None] * (len(total) - 1) + [value] if term.tokens is None else term.tokens[row]
+                rewards = _on_last_sampled(value, response) if term.tokens is None else term.tokens[row]
                 if len(rewards) != len(total):
                     raise ValueError(f"reward {name}: {len(rewards)} token rewards for the {len(total)} tokens of response {row}")
                 total = [_sum((x, _times(self.weights[name], y))) for x, y in zip(total, rewards, strict=True)]
@@ -170,6 +170,13 @@ def run_reward(name: str, reward: Callable[[Sequence[Response]], Any], responses
         frame = traceback.extract_tb(error.__traceback__)[-1]
         raise RuntimeError(f"reward {name} raised {type(error).__name__}: {error} ({frame.filename}:{frame.lineno})") from error
     return as_scores(result, len(responses), name)
+
+
+def _on_last_sampled(value: float, response: Response) -> list[float | None]:
+    """Return a reward for each token, None except on the last token that the policy sampled."""
+    sampled = [True] * len(response.tokens) if response.mask is None else list(response.mask)
+    last = max((i for i, own in enumerate(sampled) if own), default=-1)
+    return [value if i == last else None for i in range(len(sampled))]
 
 
 def _times(weight: float, score: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,34 @@ class EncodedPrompt:
     """How often the prompt's id occurred before since `sync`, so that a repeated prompt gets different responses."""
     limit: int
     """Maximum number of response tokens, including EOS."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """Token ids that are continued, once for each of `samples`."""
+
+    prompt: EncodedPrompt
+    """Prompt at which the ids begin; with the samples it determines the random numbers."""
+    tokens: Sequence[int]
+    """The ids: of the prompt and, in a later turn, of the response so far."""
+    samples: Sequence[int]
+    """Indices among the prompt's G responses. All contexts of a call have the same number of them."""
+    limit: int
+    """Maximum number of sampled tokens, including EOS."""
+    position: int = 0
+    """Number of response tokens so far. Token t of a response has its own random number, in whatever turn it is sampled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """Sampled tokens that follow a context."""
+
+    tokens: list[int]
+    """Sampled ids, with the one that ended the turn."""
+    logprobs: list[float]
+    """Natural log-probability of each in the distribution it was sampled from."""
+    stopped: bool
+    """True if EOS or a stop string ended it, False if the limit did."""
 
 
 def check_settings(rollout: Any) -> None:
@@ -51,35 +79,61 @@ def encode(
     Raises:
         UserError: a prompt is empty or leaves no room for a response.
     """
+    return [encode_prompt(policy, prompt, next_occurrence(prompt, occurrences), max_tokens, max_length) for prompt in prompts]
+
+
+def encode_prompt(
+    policy: Policy,
+    prompt: Prompt,
+    occurrence: int,
+    max_tokens: int,
+    max_length: int | None = None,
+    tools: Sequence[Mapping[str, Any]] = (),
+) -> EncodedPrompt:
+    """Encode one prompt, of this occurrence. `tools`: JSON schemas that the chat template shows.
+
+    Raises:
+        UserError: the prompt is empty or leaves no room for a response.
+    """
     context = min(policy.context_length, max_length or policy.context_length)
-    encoded = []
-    for prompt in prompts:
-        tokens = policy.encode(prompt)
-        if not tokens:
-            raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
-        if len(tokens) >= context:
-            problem = f"{len(tokens)} tokens leave no room for a response in the model's context of {context}"
-            longer = "policy=... for a model with a longer context" if context == policy.context_length else "a larger rollout.max_length"
-            raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type {longer}")
-        occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
-        encoded.append(EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens))))
-        occurrences[prompt.id, prompt.time] += 1
-    return encoded
+    tokens = policy.encode(prompt, tools) if tools else policy.encode(prompt)
+    if not tokens:
+        raise UserError(f"prompt {prompt.id}: empty: remove it from the data")
+    if len(tokens) >= context:
+        problem = f"{len(tokens)} tokens leave no room for a response in the model's context of {context}"
+        longer = "policy=... for a model with a longer context" if context == policy.context_length else "a larger rollout.max_length"
+        raise UserError(f"prompt {prompt.id}: {problem}; shorten it, or type {longer}")
+    return EncodedPrompt(prompt, tokens, occurrence, min(max_tokens, context - len(tokens)))
 
 
-def response(
-    policy: Policy, prompt: EncodedPrompt, tokens: list[int], logprobs: list[float], *, stopped: bool, sample: int, iteration: int
-) -> Response:
-    """Return the response with these sampled ids. `stopped`: EOS or a stop string ended it, not the limit."""
+def next_occurrence(prompt: Prompt, occurrences: Counter[tuple[str, int]]) -> int:
+    """Return how often the prompt occurred before, different in each pass over the data, and count it."""
+    occurrence = occurrences[prompt.id, prompt.time] + (prompt.time << 20)
+    occurrences[prompt.id, prompt.time] += 1
+    return occurrence
+
+
+def whole(prompts: Sequence[EncodedPrompt], samples: int) -> list[Context]:
+    """Return the contexts of `samples` responses of one turn to each prompt."""
+    return [Context(prompt, prompt.tokens, range(samples), prompt.limit) for prompt in prompts]
+
+
+def response(policy: Policy, prompt: EncodedPrompt, continuation: Continuation, *, sample: int, iteration: int) -> Response:
+    """Return the response of one turn with these sampled ids."""
     return Response(
         prompt=prompt.prompt,
         prompt_tokens=prompt.tokens,
-        tokens=tokens,
-        behavior_logprobs=logprobs,
-        text=policy.decode(tokens[:-1] if tokens[-1] in policy.eos_ids else tokens),
-        finish="stop" if stopped else "length",
+        tokens=continuation.tokens,
+        behavior_logprobs=continuation.logprobs,
+        text=policy.decode(without_eos(policy, continuation.tokens)),
+        finish="stop" if continuation.stopped else "length",
         meta={"sample": sample, "iteration": iteration},
     )
+
+
+def without_eos(policy: Policy, tokens: list[int]) -> list[int]:
+    """Return the ids without the one that ended the turn."""
+    return tokens[:-1] if tokens[-1] in policy.eos_ids else tokens
 
 
 def diverged(iteration: int) -> UserError:

@@ -16,7 +16,7 @@ from transformers.core_model_loading import revert_weight_conversion
 
 from rlmods.distributed.sharding import FullState
 from rlmods.policy.base import Policy
-from rlmods.rollout.encoding import EncodedPrompt, diverged, encode, response
+from rlmods.rollout.encoding import Context, Continuation, diverged, encode, response, whole
 from rlmods.types import Prompt, Response, UserError
 
 MIN_TEMPERATURE = 0.01
@@ -30,10 +30,10 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """All responses to one prompt."""
+    """All continuations of one context."""
 
     tokens: Sequence[int]
-    """Token ids of the prompt."""
+    """Token ids of the context."""
     settings: dict[str, Any]
     """Fields of `vllm.SamplingParams`."""
 
@@ -121,16 +121,19 @@ def check_temperature(temperature: float) -> None:
         raise ValueError(f"rollout.temperature={temperature!r}: must be 0 (greedy), or at least {MIN_TEMPERATURE} with vLLM")
 
 
-def sampling_settings(rollout: Any, policy: Policy, prompt: EncodedPrompt, samples: int, iteration: int) -> dict[str, Any]:
-    """Return the fields of `vllm.SamplingParams` for the responses to a prompt, every one that changes sampling among them: neither the
-    checkpoint's generation config nor the engine's own end-of-text token is used.
+def sampling_settings(rollout: Any, policy: Policy, context: Context, iteration: int) -> dict[str, Any]:
+    """Return the fields of `vllm.SamplingParams` for the continuations of a context, every one that changes sampling among them: neither
+    the checkpoint's generation config nor the engine's own end-of-text token is used.
 
-    vLLM samples response i of n with seed + i."""
-    key = (rollout.seed, prompt.prompt.id, prompt.occurrence, iteration)
+    vLLM samples continuation i of n with seed + i."""
+    prompt = context.prompt
+    key: tuple[Any, ...] = (rollout.seed, prompt.prompt.id, prompt.occurrence, iteration)
+    if list(context.samples) != list(range(len(context.samples))) or context.position:
+        key = (*key, *context.samples, context.position)
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return {
-        "n": samples,
-        "max_tokens": prompt.limit,
+        "n": len(context.samples),
+        "max_tokens": context.limit,
         "temperature": float(rollout.temperature),
         "top_p": float(rollout.top_p),
         "top_k": rollout.top_k,
@@ -165,37 +168,49 @@ def generate(
         UserError: a prompt is empty or too long, the policy's logits are not finite, or the engine has other weights than it was given.
     """
     encoded = encode(policy, prompts, occurrences, rollout.max_tokens, max_length)
-    requests = [Request(p.tokens, sampling_settings(rollout, policy, p, samples, iteration)) for p in encoded]
-    completions = engine.complete(requests, _progress(rollout.on_tokens, len(prompts) * samples))
-    for prompt, row in zip(encoded, completions, strict=True):
-        if len(row) != samples:
-            raise UserError(
-                f"rollout: the engine returned {len(row)} responses to prompt {prompt.prompt.id} instead of {samples}: see its log"
-            )
+    sampled = extend(rollout, engine, policy, whole(encoded, samples), iteration=iteration)
     return [
-        _checked(policy, prompt, completion, engine.version, sample, iteration)
-        for prompt, row in zip(encoded, completions, strict=True)
-        for sample, completion in enumerate(row)
+        response(policy, prompt, continuation, sample=sample, iteration=iteration)
+        for prompt, row in zip(encoded, sampled, strict=True)
+        for sample, continuation in enumerate(row)
     ]
 
 
-def _checked(policy: Policy, prompt: EncodedPrompt, completion: Completion, version: str, sample: int, iteration: int) -> Response:
-    found = set(completion.versions)
+def extend(rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+    """Return a continuation of each context for each of its samples, with the sampling settings of `rollout`.
+
+    Raises:
+        UserError: the policy's logits are not finite, or the engine has other weights than it was given.
+    """
+    requests = [Request(context.tokens, sampling_settings(rollout, policy, context, iteration)) for context in contexts]
+    completions = engine.complete(requests, _progress(rollout.on_tokens, sum(len(context.samples) for context in contexts)))
+    for context, row in zip(contexts, completions, strict=True):
+        if len(row) != len(context.samples):
+            problem = f"the engine returned {len(row)} responses to prompt {context.prompt.prompt.id} instead of {len(context.samples)}"
+            raise UserError(f"rollout: {problem}: see its log")
+    return [
+        [_checked(policy, context, completion, engine.version, iteration) for completion in row]
+        for context, row in zip(contexts, completions, strict=True)
+    ]
+
+
+def _checked(policy: Policy, context: Context, completion: Completion, version: str, iteration: int) -> Continuation:
+    found, prompt = set(completion.versions), context.prompt.prompt
     if found != {version}:
         names = ", ".join(sorted(found)) or "of no version"
         problem = f"a response was sampled with the weights {names} instead of {version}, so another process changed the engine's weights"
         raise UserError(f"rollout: {problem}: give each training run its own engine")
     tokens, logprobs = completion.tokens, completion.logprobs
-    if completion.finish not in ("stop", "length") or not 0 < len(tokens) == len(logprobs) or len(tokens) > prompt.limit:
+    if completion.finish not in ("stop", "length") or not 0 < len(tokens) == len(logprobs) or len(tokens) > context.limit:
         problem = f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason {completion.finish}"
-        raise UserError(f"rollout: the engine returned a response to prompt {prompt.prompt.id} with {problem}: see its log")
+        raise UserError(f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: see its log")
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)
     size = policy.model.get_input_embeddings().weight.shape[0]
     if not all(0 <= token < size for token in tokens) or max(logprobs) > MAX_LOGPROB:
         problem = f"tokens from {min(tokens)} to {max(tokens)} of a vocabulary of {size}, and log-probabilities up to {max(logprobs):.3g}"
-        raise UserError(f"rollout: the engine returned a response to prompt {prompt.prompt.id} with {problem}: start it with this policy")
-    return response(policy, prompt, tokens, logprobs, stopped=completion.finish == "stop", sample=sample, iteration=iteration)
+        raise UserError(f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: start it with this policy")
+    return Continuation(tokens, logprobs, stopped=completion.finish == "stop")
 
 
 def _progress(hook: Callable[[int, int, int], None] | None, total: int) -> Progress:

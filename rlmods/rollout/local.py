@@ -14,7 +14,7 @@ from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weights
 from rlmods.rollout.agreement import check_agreement
 from rlmods.rollout.decode import OnStep, decode, keyed_uniforms, sampling_mode
-from rlmods.rollout.encoding import EncodedPrompt, check_settings, diverged, encode, response
+from rlmods.rollout.encoding import Context, Continuation, check_settings, diverged, encode, response, whole
 from rlmods.types import Prompt, Response
 
 
@@ -74,29 +74,43 @@ class Local:
         if self._policy is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
         encoded = encode(self._policy, prompts, self._occurrences, self.max_tokens)
-        # Prompts of similar length together, for little padding; the longest first, so that a lack of memory shows at once.
-        order = sorted(range(len(prompts)), key=lambda i: -len(encoded[i].tokens))
-        prompts_per_batch = max(1, self.batch_size // samples)
-        responses: dict[int, list[Response]] = {}
-        on_step = self._progress(len(prompts) * samples)
+        sampled = self.extend(whole(encoded, samples), iteration=iteration)
+        return [
+            response(self._policy, prompt, continuation, sample=sample, iteration=iteration)
+            for prompt, row in zip(encoded, sampled, strict=True)
+            for sample, continuation in enumerate(row)
+        ]
+
+    def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+        """Return a continuation of each context for each of its samples. Restores the train or eval mode of every module.
+
+        Raises:
+            UserError: the policy's logits are not finite.
+        """
+        if self._policy is None:
+            raise RuntimeError("extend() before sync(): there is no policy to sample from")
+        samples = len(contexts[0].samples) if contexts else 1
+        # Contexts of similar length together, for little padding; the longest first, so that a lack of memory shows at once.
+        order = sorted(range(len(contexts)), key=lambda i: -len(contexts[i].tokens))
+        contexts_per_batch = max(1, self.batch_size // samples)
+        continuations: dict[int, list[Continuation]] = {}
+        on_step = self._progress(len(contexts) * samples)
         output_layer = self._policy.model.get_output_embeddings()
         with sampling_mode(self._policy), unsharded(self._policy), packed_weights(self._policy, output_layer):
-            for start in range(0, len(order), prompts_per_batch):
-                batch = order[start : start + prompts_per_batch]
-                decoded = self._decode_batch(self._policy, [encoded[i] for i in batch], samples, iteration, on_step)
-                responses.update(zip(batch, decoded, strict=True))
-        return [response for i in range(len(prompts)) for response in responses[i]]
+            for start in range(0, len(order), contexts_per_batch):
+                batch = order[start : start + contexts_per_batch]
+                decoded = self._decode_batch(self._policy, [contexts[i] for i in batch], iteration, on_step)
+                continuations.update(zip(batch, decoded, strict=True))
+        return [continuations[i] for i in range(len(contexts))]
 
-    def _decode_batch(
-        self, policy: Policy, batch: list[EncodedPrompt], samples: int, iteration: int, on_step: OnStep | None
-    ) -> list[list[Response]]:
-        limits = [p.limit for p in batch]
-        keys = [(self.seed, p.prompt.id, p.occurrence, sample, iteration) for p in batch for sample in range(samples)]
+    def _decode_batch(self, policy: Policy, batch: list[Context], iteration: int, on_step: OnStep | None) -> list[list[Continuation]]:
+        limits = [context.limit for context in batch]
+        rows = [(context, sample) for context in batch for sample in context.samples]
         decoded = decode(
             policy,
-            [p.tokens for p in batch],
+            [context.tokens for context in batch],
             limits,
-            torch.from_numpy(np.stack([keyed_uniforms(max(limits), *key) for key in keys])),
+            torch.from_numpy(np.stack([self._uniforms(context, sample, iteration, max(limits)) for context, sample in rows])),
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
@@ -107,8 +121,17 @@ class Local:
         )
         if not bool(decoded.logprobs.isfinite().all()):
             raise diverged(iteration)
-        rows = zip(*(x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped)), strict=True)
-        return [[_response(policy, p, next(rows), sample, iteration) for sample in range(samples)] for p in batch]
+        columns = (x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped))
+        sampled = iter(
+            [Continuation(ids[:length], logprobs[:length], stopped) for ids, logprobs, length, stopped in zip(*columns, strict=True)]
+        )
+        return [[next(sampled) for _ in context.samples] for context in batch]
+
+    def _uniforms(self, context: Context, sample: int, iteration: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+        """Return the random numbers of the next `count` tokens of a response."""
+        prompt = context.prompt
+        key = (self.seed, prompt.prompt.id, prompt.occurrence, sample, iteration)
+        return keyed_uniforms(context.position + count, *key)[context.position :]
 
     def _progress(self, total: int) -> OnStep | None:
         """Return a function that adds up the steps of one call of `generate` for `on_tokens`."""
@@ -122,10 +145,3 @@ class Local:
             hook(done, total, tokens)
 
         return on_step
-
-
-def _response(
-    policy: Policy, prompt: EncodedPrompt, row: tuple[list[int], list[float], int, bool], sample: int, iteration: int
-) -> Response:
-    tokens, logprobs, length, stopped = row
-    return response(policy, prompt, tokens[:length], logprobs[:length], stopped=stopped, sample=sample, iteration=iteration)

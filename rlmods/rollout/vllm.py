@@ -21,8 +21,8 @@ from lightning.pytorch.utilities.seed import isolate_rng
 
 from rlmods.policy.base import Policy
 from rlmods.policy.quantization import without_quantization_config
-from rlmods.rollout.encoding import check_settings
-from rlmods.rollout.external import Completion, Progress, Request, Versions, check_temperature, full_weights, generate, shared
+from rlmods.rollout.encoding import Context, Continuation, check_settings
+from rlmods.rollout.external import Completion, Progress, Request, Versions, check_temperature, extend, full_weights, generate, shared
 from rlmods.types import Prompt, Response, UserError, check_bounds
 
 INSTALL = "pip install 'rlmods[vllm]' (without a GPU, see docs/rollout.md), or type rollout=local"
@@ -102,6 +102,16 @@ class VLLM:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
         engine, size = self._engine(policy), {"samples": samples, "iteration": iteration}
         return generate(self, engine, policy, prompts, self._occurrences, max_length=self.max_length, **size)
+
+    def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+        """Return a continuation of each context for each of its samples.
+
+        Raises:
+            UserError: the policy's logits are not finite.
+        """
+        if (policy := self._policy) is None:
+            raise RuntimeError("extend() before sync(): there is no policy to sample from")
+        return extend(self, self._engine(policy), policy, contexts, iteration=iteration)
 
     def _engine(self, policy: Policy) -> InProcess:
         settings = (self.max_length, self.cache_gib, self.dtype, self.eager)

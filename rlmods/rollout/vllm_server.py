@@ -7,8 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from rlmods.policy.base import Policy
-from rlmods.rollout.encoding import check_settings
-from rlmods.rollout.external import check_temperature, generate, shared
+from rlmods.rollout.encoding import Context, Continuation, check_settings
+from rlmods.rollout.external import check_temperature, extend, generate, shared
 from rlmods.rollout.servers import Servers
 from rlmods.types import Prompt, Response, UserError, check_bounds
 
@@ -93,6 +93,16 @@ class VLLMServer:
         if (policy := self._policy) is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
         return generate(self, self._servers, policy, prompts, self._occurrences, samples=samples, iteration=iteration)
+
+    def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+        """Return a continuation of each context for each of its samples.
+
+        Raises:
+            UserError: the policy's logits are not finite, or the servers fail.
+        """
+        if (policy := self._policy) is None:
+            raise RuntimeError("extend() before sync(): there is no policy to sample from")
+        return extend(self, self._servers, policy, contexts, iteration=iteration)
 
     @property
     def _servers(self) -> Servers:

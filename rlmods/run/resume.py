@@ -24,7 +24,8 @@ from rlmods.types import UserError
 CHANGEABLE = ("trainer", "resume", "run_dir", "logger", "callbacks")
 """Groups of settings that may change on resuming: they decide how long a run takes and what it reports, not what it computes."""
 CHANGEABLE_KEYS = (
-    "batch.token_budget", "batch.preflight", "reward.*token_budget", "policy.gradient_checkpointing", "algo.packing", "algo.pack_length",
+    "batch.token_budget", "batch.preflight", "environment.workers", "reward.*token_budget", "policy.gradient_checkpointing",
+    "algo.packing", "algo.pack_length",
     *(f"rollout.{name}" for name in (
         "urls", "folder", "timeout_s", "retries", "backoff_s", "concurrency", "batch_size", "cache_gib", "ahead", "key_variable",
     )),

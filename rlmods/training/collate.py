@@ -47,34 +47,44 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
     """Collate responses into right-padded rows, one per response.
 
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
-    row is empty. `old_logprobs` are NaN: not computed yet. `sampler_version` is `meta["iteration"]` of a response, by
-    default `policy_version`. `origin` is that of the responses' branches; None if there are none.
+    row is empty; tokens of observations are masked in all rows. `old_logprobs` are NaN: not computed yet. `sampler_version` is
+    `meta["iteration"]` of a response, by default `policy_version`. `origin` is that of the responses' branches; None if there are none.
 
     Raises:
-        UserError: a response has another number of log-probabilities than of tokens, an iteration that is not a whole number, or a branch
-            that is not a prefix of its parent.
+        UserError: a response has another number of log-probabilities, or of values of its mask, than of tokens, a reward on a token that
+            was not sampled, an iteration that is not a whole number, or a branch that is not a prefix of its parent.
     """
     for r in responses:
-        if len(r.behavior_logprobs) != len(r.tokens):
-            numbers = f"{len(r.tokens)} tokens and {len(r.behavior_logprobs)} behavior_logprobs"
-            raise UserError(f"rollout: a response to prompt {r.prompt.id!r} has {numbers}: return one for each, or type rollout=local")
+        for name, values in {"behavior_logprobs": r.behavior_logprobs, "mask": r.mask}.items():
+            if values is not None and len(values) != len(r.tokens):
+                numbers = f"{len(r.tokens)} tokens and {len(values)} {name}"
+                raise UserError(f"rollout: a response to prompt {r.prompt.id!r} has {numbers}: return one for each, or type rollout=local")
     starts = torch.tensor([len(r.prompt_tokens) for r in responses])
     lengths = torch.tensor([len(r.prompt_tokens) + len(r.tokens) for r in responses])
     shape = (len(responses), int(lengths.max()))
     column = torch.arange(shape[1])
-    sampled = (column >= starts[:, None]) & (column < lengths[:, None])
+    in_response = (column >= starts[:, None]) & (column < lengths[:, None])
+    sampled = in_response
+    if any(r.mask is not None for r in responses):
+        own = [x for r in responses for x in ([True] * len(r.tokens) if r.mask is None else r.mask)]
+        sampled = torch.zeros_like(in_response).masked_scatter_(in_response, torch.tensor(own, dtype=torch.bool))
     scored = torch.tensor([value is not None for value in scores.values])
     mask = sampled & scored[:, None]
-    behavior = torch.zeros(shape).masked_scatter_(sampled, _floats(x for r in responses for x in r.behavior_logprobs))
+    behavior = torch.zeros(shape).masked_scatter_(in_response, _floats(x for r in responses for x in r.behavior_logprobs))
     rewards, steps = torch.zeros(shape), None
     if scores.tokens is None:
-        rewards[mask & (column == lengths[:, None] - 1)] = _floats(
-            value for r, value in zip(responses, scores.values, strict=True) if r.tokens and value is not None
+        last = torch.where(mask, column, -1).amax(1, keepdim=True)
+        rewards[mask & (column == last)] = _floats(
+            value for r, value in zip(responses, scores.values, strict=True) if r.num_sampled and value is not None
         )
     else:
+        graded = in_response & scored[:, None]
         by_token = [x for value, row in zip(scores.values, scores.tokens, strict=True) if value is not None for x in row]
-        rewards.masked_scatter_(mask, _floats(x or 0.0 for x in by_token))
-        steps = torch.zeros_like(mask).masked_scatter_(mask, torch.tensor([x is not None for x in by_token], dtype=torch.bool))
+        rewards.masked_scatter_(graded, _floats(x or 0.0 for x in by_token))
+        steps = torch.zeros_like(mask).masked_scatter_(graded, torch.tensor([x is not None for x in by_token], dtype=torch.bool))
+        if bool((steps & ~mask).any()):
+            problem = "this reward by token is on a token of an observation, which the policy has not sampled"
+            raise UserError(f"reward: {problem}: type environment=single_turn, or a reward that gives one number per response")
     rows = ([*r.prompt_tokens, *r.tokens] for r in responses)
     tokens = torch.tensor([row + [pad_id] * (shape[1] - len(row)) for row in rows])
     return Experience(

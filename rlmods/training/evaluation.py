@@ -12,7 +12,7 @@ import torch
 from rlmods.policy.base import Policy
 from rlmods.reward.scores import as_scores
 from rlmods.training.collate import generate
-from rlmods.training.metrics import Meter, log_by_source, sample_row, values_and_mask
+from rlmods.training.metrics import Meter, log_by_source, log_turns, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
 
 
@@ -101,8 +101,9 @@ class Validation:
                 meter.mean(f"val/reward/{name}", *values_and_mask(values))
             if "gold" in scores.terms:
                 meter.mean("val/gold_reward", *values_and_mask(scores.terms["gold"]))
-            meter.mean("val/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
+            meter.mean("val/response_tokens", torch.tensor([float(r.num_sampled) for r in responses]))
             meter.mean("val/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
+            log_turns(meter, "val", responses)
         elif scores.correct is not None:
             correct, graded = values_and_mask(scores.correct)
             meter.mean(f"val/mean@{samples}", correct, graded)
@@ -119,4 +120,6 @@ class Validation:
 
 def with_settings(rollout: Any, **settings: Any) -> Any:
     """Return a copy of the rollout with other sampling settings; settings that it does not have are ignored."""
+    if hasattr(rollout, "with_settings"):  # a rollout that samples with another one
+        return rollout.with_settings(**settings)
     return replace(rollout, **{name: value for name, value in settings.items() if hasattr(rollout, name)})

@@ -248,11 +248,29 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
         meter.sum(f"reward/{name}", count)
     meter.mean("train/unscored_fraction", filter_scores.isnan().double())
     meter.sum("train/responses", len(responses))
-    meter.mean("train/response_tokens", torch.tensor([float(len(r.tokens)) for r in responses]))
+    meter.mean("train/response_tokens", torch.tensor([float(r.num_sampled) for r in responses]))
     meter.mean("train/truncated_fraction", torch.tensor([float(r.finish == "length") for r in responses]))
+    log_turns(meter, "train", responses)
     meter.mean("train/flat_group_fraction", constant_group(filter_scores.nan_to_num(0.0), ~filter_scores.isnan(), group).double())
     meter.mean("train/kept_fraction", selected.double())
     meter.mean("train/unique_fraction", torch.tensor([len(set(group_texts)) / len(group_texts) for group_texts in texts.values()]))
+
+
+def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
+    """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
+    be read, and seconds in tools. Nothing is logged of responses of one turn (`environment=single_turn`)."""
+    responses = [r for r in responses if r.turns]
+    calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
+    values = {
+        "turns": [len(r.turns) for r in responses],
+        "observation_tokens": [len(r.tokens) - r.num_sampled for r in responses],
+        "tool_calls": [len(own) for own in calls],
+        "tool_errors": [sum(call.error not in (None, "malformed") for call in own) for own in calls],
+        "malformed_calls": [sum(call.error == "malformed" for call in own) for own in calls],
+        "tool_s": [sum(call.seconds for call in own) for own in calls],
+    }
+    for name, numbers in values.items() if responses else ():
+        meter.mean(f"{phase}/{name}", torch.tensor(numbers, dtype=torch.float64))
 
 
 def log_by_source(meter: Meter, phase: str, responses: Sequence[Response], scores: Scores) -> None:
@@ -352,6 +370,7 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
         "response": response.text,
         "tokens": list(response.tokens),
         "finish": response.finish,
+        **({"turns": [asdict(turn) for turn in response.turns]} if response.turns else {}),
         "reward": scores.values[i],
         "correct": None if scores.correct is None else scores.correct[i],
         **{f"reward/{name}": values[i] for name, values in scores.terms.items()},

@@ -22,7 +22,8 @@ from rlmods.preference import IPO, KTO, Sigmoid
 from rlmods.ranking import BradleyTerry, PlackettLuce
 from rlmods.ratio import KLPenalty, LogLikelihood
 from rlmods.reference import Model
-from rlmods.reward import Neural, WeightedSum
+from rlmods.reward import EnvironmentReward, Neural, WeightedSum
+from rlmods.rollout import Local, MultiTurn
 from rlmods.router import Routing
 from rlmods.sampling import BestOf, Dynamic
 from rlmods.schedule import KLAdaptive, Schedule
@@ -32,6 +33,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
 from tests.reward.models import save
+from tests.support.environments import Echo
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit, half_flat, learner, policy
 
@@ -90,6 +92,19 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "reward": half_flat,
         "batch": Batch(prompts=6, samples=2),
         "replay_fraction": 0.5,
+    },
+    "turns": {"rollout": MultiTurn(Local(max_tokens=6), Echo()), "reward": EnvironmentReward(), "sampling": Dynamic()},
+    "turns ppo": {
+        "kind": PPO,
+        "rollout": MultiTurn(Local(max_tokens=6), Echo()),
+        "reward": EnvironmentReward(by_turn=True),
+        "advantage": GAE(whiten=True),
+        "critic": Separate(),
+        "kl": Penalty("k1", 0.05, "reward"),
+        "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2),
+        "replay_fraction": 0.5,
+        "validation": Validation(every=2, samples=2),
+        "validation_prompts": list(SMALL.val),
     },
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},

@@ -264,12 +264,28 @@ BY_SOURCE = (
 NEURAL = "reward.terms.neural.reward"
 
 AHEAD = ("rollout=vllm_server", "rollout.urls=[http://h]", "rollout.ahead=1")
+GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
 RULES = {
     "protocols": [
+        (("environment=guess_number", "environment._target_=types.SimpleNamespace"), "SimpleNamespace has no start"),
         (("ratio=none", "ratio._target_=types.SimpleNamespace"), "ratio=none: SimpleNamespace has no __call__"),
         (("rollout._target_=types.SimpleNamespace",), "rollout=local: SimpleNamespace has no generate and no sync"),
         (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
         (("kl=none", "kl._target_=tests.config.test_compose.OldController"), "rename adapt of OldController to on_iteration_end"),
+    ],
+    "several_turns": [
+        (("algo=online_dpo", *GAME), "algo=online_dpo trains on responses of one turn, but environment=guess_number has several: type env"),
+        (("algo=online_dpo", "environment=tools"), "but environment=tools has several: type environment=single_turn"),
+    ],
+    "turn_rewards": [
+        (
+            ("reward=environment",),
+            "reward reads the rewards of an environment, and environment=single_turn gives none: type environment=gu",
+        ),
+        (
+            ("algo=grpo", "advantage=process", *PROCESS, "environment=tools"),
+            "reward.terms.process.reward rewards single tokens of a response, whose observations in environment=tools are not sampled",
+        ),
     ],
     "group_size": [
         (("algo=grpo", "batch.samples=1"), "advantage=group_norm compares responses to one prompt, but batch.samples=1: type batch."),
@@ -479,9 +495,16 @@ class TestRules:
         assert refused(*AHEAD).endswith("type correction=truncated, or rollout.ahead=0")
 
     def test_each_is_tested(self) -> None:
-        assert {rule.__name__ for rule in compose.RULES} == {*RULES, "answers", "columns", "gradable", "graded", "ptx", "sources"} - {
-            "values"
-        }
+        assert {rule.__name__ for rule in compose.RULES} == {
+            *RULES,
+            "answers",
+            "columns",
+            "episodes",
+            "gradable",
+            "graded",
+            "ptx",
+            "sources",
+        } - {"values"}
 
     @pytest.mark.parametrize(
         "typed",

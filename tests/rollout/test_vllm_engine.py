@@ -15,6 +15,7 @@ from transformers import AutoConfig, AutoTokenizer
 
 from rlmods.policy import Policy
 from rlmods.rollout import VLLM, Local, external
+from rlmods.rollout.encoding import whole
 from rlmods.rollout.external import Versions, sampling_settings
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Response, UserError
@@ -119,7 +120,7 @@ def test_responses_are_in_the_order_of_the_prompts(policy: Policy) -> None:
     assert [(r.prompt, r.meta) for r in responses] == [(p, {"sample": i, "iteration": 4}) for p in PROMPTS for i in range(3)]
     for p, rows in zip(PROMPTS, zip(*3 * [iter(responses)], strict=True), strict=True):
         encoded = external.encode(policy, [p], rollout._occurrences.__class__(), 6)[0]
-        settings = sampling_settings(rollout, policy, encoded, 3, 4)
+        settings = sampling_settings(rollout, policy, whole([encoded], 3)[0], 4)
         for i, r in enumerate(rows):
             expected = choice({"sampling_params": settings}, i, "")
             assert r.prompt_tokens == policy.encode(p)
@@ -135,7 +136,7 @@ def test_seeds_differ_by_everything_that_samples_depend_on(policy: Policy) -> No
         rollout = VLLM(seed=run)
         prompts = [Prompt(id=prompt, text="1", time=time)] * (before + 1)
         encoded = external.encode(policy, prompts, rollout._occurrences, 6)[-1]
-        return int(sampling_settings(rollout, policy, encoded, 1, iteration)["seed"])
+        return int(sampling_settings(rollout, policy, whole([encoded], 1)[0], iteration)["seed"])
 
     seeds = [seed(), seed(run=1), seed(prompt="q"), seed(time=1), seed(before=1), seed(iteration=1), seed(run=1, iteration=1)]
     assert len(set(seeds)) == len(seeds)

@@ -23,7 +23,7 @@ from rlmods.rollout import Local
 from rlmods.sampling import Dynamic
 from rlmods.training.extensions import Extension, SampleAhead, sample_ahead
 from rlmods.training.metrics import Meter, log_update
-from rlmods.types import Prompt, Response, Scores, UserError
+from rlmods.types import Prompt, Response, Scores, ToolCall, Turn, UserError
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import SPLITS, collected, even, extension, fit, half_flat, learner
 
@@ -333,13 +333,25 @@ class TestState:
         ahead, [prompt] = self.rows(1)
         meta = {"sample": np.int64(1), "iteration": 0, "x": [1.5, None, {"a": "b"}], "array": np.zeros(2), "other": object()}
         numbers = {"prompt_tokens": np.arange(3), "tokens": torch.arange(2), "behavior_logprobs": np.array([-1.0, -2.0])}
-        ahead._responses = [SimpleNamespace(prompt=prompt, text="", finish="stop", meta=meta, **numbers)]
+        ahead._responses = [SimpleNamespace(prompt=prompt, text="", finish="stop", meta=meta, mask=None, turns=(), **numbers)]
         buffer = io.BytesIO()
         torch.save(ahead.rank_state(), buffer)
         buffer.seek(0)
         row = torch.load(buffer, weights_only=True)["responses"][0]
         assert (row["prompt_tokens"], row["tokens"], row["behavior_logprobs"]) == ([0, 1, 2], [0, 1], [-1.0, -2.0])
         assert row["meta"] == {"sample": 1, "iteration": 0, "x": [1.5, None, {"a": "b"}]}
+
+    def test_turns_are_saved(self) -> None:
+        ahead, [prompt] = self.rows(1)
+        turn = Turn(0, 1, "a", reward=0.5, calls=(ToolCall("f", {"x": [1]}, "2", None, 0.1),))
+        response = Response(prompt, [3], [4, 5, 6], [-1.0, 0.0, -2.0], mask=[True, False, True], turns=(turn, Turn(2, 3)))
+        ahead._responses = [response]
+        state, again = ahead.rank_state(), self.rows(1)[0]
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        buffer.seek(0)
+        again.load_rank_states([torch.load(buffer, weights_only=True)], 0, 1)
+        assert [replace(r, prompt=prompt) for r in again._responses] == [response]
 
     def test_nothing_is_held_without_sampling_ahead(self) -> None:
         assert learner(rollout=FakeEngine()).ahead is None

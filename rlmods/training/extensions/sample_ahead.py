@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, wait
 from copy import copy
-from dataclasses import replace
+from dataclasses import asdict, replace
 from threading import Thread
 from types import NoneType
 from typing import Any
@@ -17,7 +17,7 @@ import torch
 
 from rlmods.training.collate import collate, generate
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Prompt, Response, Scores
+from rlmods.types import Prompt, Response, Scores, ToolCall, Turn
 
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
@@ -152,6 +152,7 @@ class SampleAhead(Extension):
                     "text": r.text,
                     "finish": r.finish,
                     "meta": plain_items(r.meta),
+                    **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [asdict(turn) for turn in r.turns]}),
                 }
                 for r in self._responses
             ]
@@ -162,7 +163,15 @@ class SampleAhead(Extension):
         rows = [row for state in states for row in state["responses"]]
         size = len(rows) // world_size
         own = rows[rank * size : (rank + 1) * size]
-        self._responses = [Response(**row | {"prompt": Prompt(id=row["prompt"][0], time=row["prompt"][1])}) for row in own]
+        self._responses = [
+            Response(**row | {"prompt": Prompt(id=row["prompt"][0], time=row["prompt"][1]), "turns": _turns(row.get("turns", ()))})
+            for row in own
+        ]
+
+
+def _turns(rows: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
+    """Return the turns that a checkpoint holds as dictionaries."""
+    return tuple(Turn(**{**row, "calls": tuple(ToolCall(**call) for call in row["calls"])}) for row in rows)
 
 
 def plain_items(meta: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,152 @@
+"""Formats in which a policy writes calls of tools, and in which it reads the results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlmods.environment.tool import Tool
+
+MAX_CHARS = 50_000
+"""Length of a turn whose calls are read."""
+RESULT = "<result>{}</result>"
+"""Result of a call in the format `tags`."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call as it was written."""
+
+    name: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+    """What is wrong with it, if it cannot be read."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A convention for calls of tools."""
+
+    read: Callable[[str, Mapping[str, Tool]], list[Call]]
+    """Return the calls in the text of a turn; none if it is an answer."""
+    in_template: Sequence[str]
+    """Texts of chat templates of this convention."""
+    role: str = "tool"
+    """Role of the messages with the results."""
+
+
+def after_thoughts(text: str) -> str:
+    """Return the text after the last `</think>`: a call that is only thought about is none."""
+    return text.rpartition("</think>")[2]
+
+
+def read_hermes(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen)."""
+    bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
+    return [_read_object(body) if end else Call(problem="<tool_call> without </tool_call>") for body, end in bodies]
+
+
+def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """`{"name": ..., "parameters": {...}}`, the whole turn, or several of them with `;` between (Llama 3.1 and later)."""
+    body = text.strip().removeprefix("<|python_tag|>").strip()
+    if not body.startswith("{") or '"name"' not in body:
+        return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
+    calls, decoder = list[Call](), json.JSONDecoder()
+    while body:
+        try:
+            value, end = decoder.raw_decode(body)
+        except (ValueError, RecursionError):
+            return [*calls, Call(problem="the call is not JSON")]
+        calls.append(_as_call(value))
+        body = body[end:].strip().removeprefix(";").strip()
+    return calls
+
+
+def read_mistral(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """`[TOOL_CALLS][{"name": ..., "arguments": {...}}]`, or `[TOOL_CALLS]name[ARGS]{...}` (Mistral)."""
+    _, mark, body = text.partition("[TOOL_CALLS]")
+    body = body.strip()
+    if not mark:
+        return []
+    if body.startswith("["):
+        try:
+            values = json.loads(body)
+        except (ValueError, RecursionError):
+            return [Call(problem="the calls are not a JSON list")]
+        return [_as_call(value) for value in values] or [Call(problem="the list of calls is empty")]
+    calls = []
+    for part in body.split("[TOOL_CALLS]"):
+        name, args, arguments = part.partition("[ARGS]")
+        calls.append(
+            _read_object(f'{{"name": {json.dumps(name.strip())}, "arguments": {arguments}}}') if args else Call(problem="no [ARGS]")
+        )
+    return calls
+
+
+def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+    """`<NAME>argument</NAME>` with the name of a tool: its only required argument if that is a text, else a JSON object of arguments."""
+    if not tools:
+        return []
+    names = "|".join(map(re.escape, tools))
+    found = re.findall(rf"<({names})>(.*?)(</\1>|$)", after_thoughts(text), re.DOTALL)
+    return [_read_tag(tools[name], body) if end else Call(name, problem=f"<{name}> without </{name}>") for name, body, end in found]
+
+
+FORMATS = {
+    "hermes": Format(read_hermes, ("<tool_call>",)),
+    "mistral": Format(read_mistral, ("[TOOL_CALLS]",)),
+    "llama3": Format(read_llama3, ("<|python_tag|>", '"parameters":')),
+    "tags": Format(read_tags, (), role="user"),
+}
+"""Formats by name, in the order in which they are looked for in a chat template."""
+
+
+def of_template(template: Any) -> Any:
+    """Return the name of the format that a chat template writes; "tags" for one without tools, and without a template."""
+    text = template if isinstance(template, str) else "\n".join(map(str, (template or {}).values()))
+    return next((name for name, form in FORMATS.items() if any(mark in text for mark in form.in_template) and "tools" in text), "tags")
+
+
+def describe(tools: Mapping[str, Tool]) -> str:
+    """Return a description of the tools in the format `tags`, for a system message."""
+    lines = []
+    for name, tool in tools.items():
+        declared = tool.schema["function"]
+        argument = tool.only_argument or json.dumps(
+            {key: value.get("type", "value") for key, value in declared["parameters"]["properties"].items()}
+        )
+        lines.append(f"<{name}>{argument}</{name}>: {declared['description']}")
+    example = RESULT.format("...")
+    return "\n".join(("You can use tools. To call one, write only the call and wait for its result, " + example + ":", *lines))
+
+
+def _read_tag(tool: Tool, body: str) -> Call:
+    if (argument := tool.only_argument) is not None:
+        return Call(tool.name, {argument: body.strip()})
+    return _as_call({"name": tool.name, "arguments": _json(body)})
+
+
+def _read_object(body: str) -> Call:
+    return _as_call(_json(body))
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text) if len(text) <= MAX_CHARS else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _as_call(value: Any) -> Call:
+    """Return the call that a JSON value is: an object with a name and arguments, also called parameters."""
+    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
+        return Call(problem='the call is not a JSON object with "name" and "arguments"')
+    arguments = value.get("arguments", value.get("parameters", {}))
+    if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
+        arguments = _json(arguments)
+    if not isinstance(arguments, dict):
+        return Call(value["name"], problem="the arguments are not a JSON object")
+    return Call(value["name"], arguments)

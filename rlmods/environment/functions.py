@@ -1,0 +1,34 @@
+"""Functions that ship with the package as tools. Imports no torch, as worker processes import this module."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+from rlmods.reward.sandbox import expressions
+from rlmods.reward.sandbox.run import Limits, run_program
+
+PYTHON_TIMEOUT_S = 5.0
+"""Wall and processor time of a program."""
+
+
+def calculator(expression: str) -> str:
+    """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
+    value: Any = expressions.rational(expression)  # exact where it can be
+    if value is None:
+        value = expressions.evaluate(expression)
+    if isinstance(value, Fraction):
+        value = value.numerator if value.denominator == 1 else float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError("not an arithmetic expression")
+    return str(int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 1e15 else value)
+
+
+def python(code: str) -> str:
+    """Run a Python program and return what it prints."""
+    result = run_program(code, "", Limits(timeout_s=PYTHON_TIMEOUT_S))
+    if result.status == "timeout":
+        raise TimeoutError("the program was stopped at its time limit")
+    if result.status == "error":
+        raise RuntimeError(result.stderr_line or "the program failed")
+    return result.stdout

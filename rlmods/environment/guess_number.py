@@ -1,0 +1,71 @@
+"""A game for tests of learning over turns: guess a number, and be told whether it is higher or lower."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from rlmods.types import Prompt, Reply, Turn, check_bounds
+
+_NUMBER = re.compile(r"-?\d{1,9}")
+
+
+@dataclass
+class Guessing:
+    """An episode of `GuessNumber`."""
+
+    prompt: Prompt
+    number: int
+    turn_penalty: float
+    tools: Sequence[Any] = field(default=())
+
+    def reply(self, turn: Turn) -> Reply:
+        """Answer a guess, the last number of the turn: 1 and the end if it is right, else "higher", "lower" or "no number"."""
+        numbers = _NUMBER.findall(turn.text)
+        if numbers and int(numbers[-1]) == self.number:
+            return Reply(None, 1.0)
+        text = "no number" if not numbers else "higher" if int(numbers[-1]) < self.number else "lower"
+        return Reply([{"role": "user", "content": text}], -self.turn_penalty)
+
+
+@dataclass(frozen=True)
+class GuessNumber:
+    """The policy guesses the number that is the gold answer of the prompt (`data=hidden_number`). The reply to a wrong guess is "higher" or
+    "lower". The reward is 1 for the right guess, and `-turn_penalty` for each other turn (`reward=environment`).
+
+    With bisection, a number of n candidates takes at most log2(n) + 1 guesses; without a memory of the replies it takes n on average.
+
+    Raises: ValueError for a field out of range, or a gold answer that is no whole number."""
+
+    max_turns: int = 5
+    """Number of guesses."""
+    max_tokens: int = 128
+    """Maximum number of tokens of all guesses and replies."""
+    turn_penalty: float = 0.0
+    """Penalty of a turn that does not name the number; 0 or more."""
+
+    needs_answer: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        rules = {
+            "max_turns": (self.max_turns >= 1, "at least 1"),
+            "max_tokens": (self.max_tokens >= 1, "at least 1"),
+            "turn_penalty": (self.turn_penalty >= 0, "0 or more"),
+        }
+        check_bounds(self, "environment", rules)
+
+    def check_prompt(self, prompt: Prompt) -> None:
+        """Check that the gold answer is a whole number.
+
+        Raises:
+            ValueError: it is not.
+        """
+        if prompt.answer is None or not re.fullmatch(r"-?\d{1,9}", prompt.answer.strip()):
+            raise ValueError(f"its answer {prompt.answer!r} is no whole number: type data=hidden_number")
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Guessing:
+        """Begin a game. Nothing in it is random."""
+        self.check_prompt(prompt)
+        return Guessing(prompt, int(prompt.answer or ""), self.turn_penalty)

@@ -1,0 +1,62 @@
+"""Search over documents, a tool."""
+
+from __future__ import annotations
+
+import json
+import re
+import sqlite3
+import threading
+from pathlib import Path
+
+from rlmods.types import UserError
+
+MAX_WORDS = 32
+"""Words of a search query that are read."""
+
+
+class Search:
+    """Full-text search over documents in a file, ranked by BM25 (SQLite's FTS5): one document a line, as text or as JSON with "text".
+    Thread-safe."""
+
+    def __init__(self, file: str, num_results: int = 3) -> None:
+        """
+        Args:
+            num_results: number of documents that are returned.
+
+        Raises:
+            UserError: a file that cannot be read, or without documents.
+        """
+        try:
+            lines = [line for line in Path(file).expanduser().read_text(encoding="utf-8").splitlines() if line.strip()]
+            texts = [_document(line) for line in lines]
+        except (OSError, UnicodeDecodeError, ValueError) as error:
+            raise UserError(
+                f"environment.documents={file}: {' '.join(str(error).split())}: give a file with one document a line"
+            ) from error
+        if not texts:
+            raise UserError(f"environment.documents={file}: holds no documents: give another file")
+        database = sqlite3.connect(":memory:", check_same_thread=False)
+        database.execute("CREATE VIRTUAL TABLE documents USING fts5(text)")
+        database.executemany("INSERT INTO documents VALUES (?)", [(text,) for text in texts])
+        self._database, self._num_results, self._lock = database, num_results, threading.Lock()
+
+    def __call__(self, query: str) -> str:
+        """Return the documents that match a query best."""
+        words = re.findall(r"\w+", query)[:MAX_WORDS]
+        if not words:
+            raise ValueError("the query has no words")
+        match = " OR ".join(f'"{word}"' for word in words)  # quoted: FTS5 has operators
+        with self._lock:
+            rows = self._database.execute(
+                "SELECT text FROM documents WHERE documents MATCH ? ORDER BY bm25(documents), rowid LIMIT ?", (match, self._num_results)
+            ).fetchall()
+        return "\n".join(text for (text,) in rows) or "no document matches"
+
+
+def _document(line: str) -> str:
+    if not line.lstrip().startswith("{"):
+        return line
+    row = json.loads(line)
+    if not isinstance(row.get("text"), str):
+        raise ValueError('a row has no "text"')
+    return str(row["text"])

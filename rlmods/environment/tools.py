@@ -1,0 +1,142 @@
+"""An environment that runs the tools which the policy calls."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal, get_args
+
+from rlmods.environment.formats import FORMATS, RESULT, Call, Format, describe, of_template
+from rlmods.environment.tool import Tool, load
+from rlmods.environment.worker import to_text
+from rlmods.types import Prompt, Reply, ToolCall, Turn, UserError, check_bounds
+
+FormatName = Literal["auto", "tags", "hermes", "llama3", "mistral"]
+
+
+@dataclass
+class ToolUse:
+    """An episode of `Tools`. It has no state but the prompt: what a call returns depends on the call alone."""
+
+    prompt: Prompt
+    tools: Sequence[Mapping[str, Any]]
+    environment: Tools
+    format: Format
+
+    def reply(self, turn: Turn) -> Reply:
+        """Run the calls of a turn in their order. A turn without a call is the answer, and ends the episode; so does a truncated one, of
+        which nothing is run."""
+        calls = [] if turn.finish == "length" else self.format.read(turn.raw, self.environment.functions)
+        if not calls:
+            return Reply(None)
+        records = [self.environment.run(call, position) for position, call in enumerate(calls[: self.environment.max_calls + 1])]
+        content = RESULT if self.format.role == "user" else "{}"
+        return Reply([{"role": self.format.role, "content": content.format(record.result)} for record in records], calls=records)
+
+
+@dataclass(frozen=True)
+class Tools:
+    """The policy calls tools, whose results it observes. A turn without a call is its answer and ends the response, and is what rewards
+    grade.
+
+    `tools` names functions: `calculator`, `python` (a program, confined by the sandbox), `search` (over `documents`), or MODULE.FUNCTION of
+    a plugin, whose signature and docstring become the JSON schema that chat templates show. A tool of a plugin runs in a worker process,
+    which has the rights of the user, and is killed at the time limit.
+
+    `format` is how the policy writes calls; `auto` takes what the chat template of the model shows, or else `tags`:
+
+    ========= =======================================================================
+    hermes    `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
+    llama3    `{"name": "calculator", "parameters": {...}}`, the whole turn
+    mistral   `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
+    tags      `<calculator>1+2</calculator>`, answered by `<result>3</result>`
+    ========= =======================================================================
+
+    Prompts of plain text are always of the format `tags`. Calls that cannot be read, unknown tools, wrong arguments, exceptions and time
+    limits are results, which begin with "Error: ", and metrics.
+
+    Raises: UserError for an unknown tool or format, or documents that cannot be read; ValueError for a field out of range."""
+
+    tools: Sequence[str] = ("calculator",)
+    """Names of the tools."""
+    format: FormatName = "auto"
+    """Format of the calls."""
+    documents: str | None = None
+    """File of the documents that `search` finds, one a line: a text, or a JSON object with "text"."""
+    num_results: int = 3
+    """Documents that `search` returns."""
+    max_turns: int = 4
+    """Number of turns of the policy."""
+    max_tokens: int = 512
+    """Maximum number of tokens of all turns and results."""
+    max_calls: int = 4
+    """Calls of one turn that are run."""
+    max_result_chars: int = 2000
+    """Characters of a result that the policy observes."""
+    tool_timeout_s: float = 10.0
+    """Time limit of a call."""
+    workers: int = 2
+    """Worker processes in which tools run, started at the first call of such a tool and kept."""
+
+    def __post_init__(self) -> None:
+        counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars", "workers")
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
+        check_bounds(self, "environment", rules | {"tool_timeout_s": (self.tool_timeout_s > 0, "above 0")})
+        if self.format not in get_args(FormatName):
+            raise UserError(f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}")
+        if isinstance(self.tools, str) or not self.tools:
+            raise UserError(f"environment.tools={self.tools}: type a list of tools, environment.tools=[calculator]")
+        if len(self.functions) < len(self.tools):
+            raise UserError("environment.tools: two tools have the same name: leave one out")
+
+    def __deepcopy__(self, memo: Any) -> Tools:
+        """Return the same object, which never changes, so that a copy of an episode does not copy the documents."""
+        return self
+
+    @cached_property
+    def functions(self) -> dict[str, Tool]:
+        """The tools by name."""
+        return {tool.name: tool for tool in (load(name, self.documents, self.num_results) for name in self.tools)}
+
+    @property
+    def stop(self) -> list[str]:
+        """Texts that end a turn: the ends of calls in the format `tags`."""
+        return [f"</{name}>" for name in self.functions] if self.format in ("auto", "tags") else []
+
+    def for_policy(self, policy: Any) -> Tools:
+        """Return the environment with the format that the chat template of a policy shows."""
+        return replace(self, format=of_template(policy.tokenizer.chat_template)) if self.format == "auto" else self
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToolUse:
+        """Begin an episode. Nothing in it is random."""
+        if prompt.messages is None:
+            return ToolUse(prompt, (), self, FORMATS["tags"])
+        name = "tags" if self.format == "auto" else self.format
+        if name != "tags":
+            return ToolUse(prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name])
+        return ToolUse(_with_system(prompt, describe(self.functions)), (), self, FORMATS[name])
+
+    def run(self, call: Call, position: int = 0) -> ToolCall:
+        """Run the call at a position of a turn and return its record, whatever the tool does."""
+        tool = self.functions.get(call.name)
+        if call.problem is not None:
+            return self._failed(call, "malformed", call.problem)
+        if position >= self.max_calls:
+            return self._failed(call, "error", f"at most {self.max_calls} calls are run in a turn")
+        if tool is None:
+            return self._failed(call, "unknown", f"there is no tool {call.name!r}; tools are {', '.join(self.functions)}")
+        return tool.call(call.arguments, timeout_s=self.tool_timeout_s, max_chars=self.max_result_chars, workers=self.workers)
+
+    def _failed(self, call: Call, error: str, problem: str) -> ToolCall:
+        return ToolCall(call.name, dict(call.arguments), to_text(f"Error: {problem}", self.max_result_chars), error)
+
+
+def _with_system(prompt: Prompt, text: str) -> Prompt:
+    """Return the prompt with a text at the beginning of its system message, which is added if there is none."""
+    messages = [dict(message) for message in prompt.messages or ()]
+    if messages and messages[0]["role"] == "system":
+        messages[0]["content"] = f"{text}\n\n{messages[0]['content']}"
+    else:
+        messages.insert(0, {"role": "system", "content": text})
+    return replace(prompt, messages=messages)

@@ -1,0 +1,44 @@
+"""Reward that the environment gave."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlmods.types import Response, Scores, UserError
+
+
+@dataclass(frozen=True)
+class EnvironmentReward:
+    """Sum of the rewards that the environment gave for the turns of a response (`environment=...`); it abstains if it gave none.
+
+    With `by_turn`, the reward of each turn is on its last token, for estimators with token-level credit (advantage=gae, n_step). A response
+    is correct if its reward is at least `success`.
+
+    Raises: UserError for responses of one turn, to which no environment replied."""
+
+    by_turn: bool = False
+    """Place the reward of each turn on its last sampled token, and not their sum on the last token of the response."""
+    success: float | None = 1.0
+    """Smallest sum that counts as correct; null: correctness is not reported."""
+
+    @property
+    def gives_tokens(self) -> bool:
+        """True if turns are rewarded by themselves."""
+        return self.by_turn
+
+    def __call__(self, responses: Sequence[Response]) -> Scores:
+        if any(not response.turns for response in responses):
+            raise UserError("reward=environment grades responses of an environment of several turns: type environment=OPTION")
+        given = [[turn.reward for turn in response.turns if turn.reward is not None] for response in responses]
+        values = [sum(rewards) if rewards else None for rewards in given]
+        correct = None if self.success is None else [None if value is None else value >= self.success for value in values]
+        return Scores(values, correct=correct, tokens=[_by_token(response) for response in responses] if self.by_turn else None)
+
+
+def _by_token(response: Response) -> list[float | None]:
+    """Return a reward for each token: that of a turn on its last token, None elsewhere."""
+    rewards: list[float | None] = [None] * len(response.tokens)
+    for turn in response.turns:
+        rewards[turn.stop - 1] = turn.reward
+    return rewards

@@ -1,0 +1,282 @@
+"""Responses of several turns: the policy samples a turn, an environment replies, the policy goes on."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rlmods.environment import SingleTurn
+from rlmods.policy.base import Policy
+from rlmods.policy.conversation import Conversation
+from rlmods.protocols import Environment, Episode
+from rlmods.rollout.encoding import Context, Continuation, EncodedPrompt, encode_prompt, next_occurrence, without_eos
+from rlmods.types import Prompt, Reply, Response, Turn, UserError
+
+MAX_WORKERS = 32
+"""Threads in which environments reply."""
+
+
+def over_turns(rollout: Any, environment: Any) -> Any:
+    """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn."""
+    return rollout if isinstance(environment, SingleTurn) else MultiTurn(rollout, environment)
+
+
+@dataclass
+class MultiTurn:
+    """Samples responses of several turns with another rollout, which continues token ids (`extend`).
+
+    All responses of a call go through their turns together: one round samples a turn of each, and the environment replies to those of a
+    batch in threads while the next batch is sampled. The ids of a response grow by what is sampled and by what is observed, and are never
+    encoded again. What is sampled depends on the weights, the ids so far and on (seed, prompt id, how often that id occurred before,
+    sample, iteration, position), up to rounding, which depends on the other rows; the order in which tools return changes nothing.
+
+    A response ends when the environment ends it, and is truncated (`finish="length"`) at the limit on the tokens of a turn, after
+    `environment.max_turns` turns, and if the next observation would leave no room for a turn within `environment.max_tokens` tokens. Its
+    last token is always a sampled one.
+    """
+
+    rollout: Any
+    """Samples the turns; its `max_tokens` is the limit of one turn."""
+    environment: Environment
+    """Replies to them."""
+    max_tokens: int = field(default=0, init=False)
+    """Maximum number of tokens of a response, observations included."""
+    on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
+    """Called while sampling with the finished rows, all rows and the tokens sampled so far in this call of `generate`."""
+    _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
+    _environment: Any = field(default=None, init=False, repr=False, compare=False)
+    """The environment, bound to the policy."""
+    _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not hasattr(self.rollout, "extend"):
+            name = type(self.rollout).__name__
+            raise UserError(f"rollout {name} samples responses of one turn only (it has no extend): type environment=single_turn")
+        self.max_tokens = getattr(self.environment, "max_tokens", 0)  # without it, `config.rules` says so
+
+    def with_settings(self, **settings: Any) -> MultiTurn:
+        """Return a copy with other sampling settings; settings that the rollout does not have are ignored."""
+        return replace(self, rollout=replace(self.rollout, **{k: v for k, v in settings.items() if hasattr(self.rollout, k)}))
+
+    @property
+    def temperature(self) -> float:
+        """Temperature of the rollout."""
+        return float(self.rollout.temperature)
+
+    @property
+    def top_p(self) -> float:
+        """Truncation of the distribution by the rollout."""
+        return float(getattr(self.rollout, "top_p", 1.0))
+
+    @property
+    def top_k(self) -> int:
+        """Truncation of the distribution by the rollout."""
+        return int(getattr(self.rollout, "top_k", 0))
+
+    @property
+    def ahead(self) -> int:
+        """1 if the rollout samples in the background."""
+        return int(getattr(self.rollout, "ahead", 0))
+
+    @property
+    def batch_size(self) -> int:
+        """Number of rows that are sampled at once."""
+        return int(getattr(self.rollout, "batch_size", 1 << 30))
+
+    def check_policy(self, policy: Policy) -> None:
+        """Check that the rollout can sample from the policy.
+
+        Raises:
+            UserError: it cannot.
+        """
+        if hasattr(self.rollout, "check_policy"):
+            self.rollout.check_policy(policy)
+
+    def sync(self, policy: Policy, *, iteration: int) -> None:
+        """Update the weights of the rollout."""
+        self._policy = policy
+        self._environment = bind(self.environment, policy)
+        self._occurrences.clear()
+        self.rollout.sync(policy, iteration=iteration)
+
+    def generate(self, prompts: Sequence[Prompt], *, samples: int, iteration: int) -> list[Response]:
+        """Return `samples` responses to each prompt, prompt-major.
+
+        Raises:
+            UserError: a prompt is empty or leaves no room for a response, the policy's logits are not finite, or the chat template refuses
+                the messages of the environment or writes earlier turns in another way when they follow.
+        """
+        if (policy := self._policy) is None:
+            raise RuntimeError("generate() before sync(): there is no policy to sample from")
+        groups = [self._start(policy, prompt, samples, iteration) for prompt in prompts]
+        rows = [row for group in groups for row in group]
+        progress = _Progress(self.on_tokens, len(rows))
+        rollout = copy.copy(self.rollout)
+        rollout.on_tokens = progress.on_step
+        if stop := getattr(self._environment, "stop", ()):
+            rollout.stop = (*getattr(rollout, "stop", ()), *stop)
+        with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(rows))), thread_name_prefix="environment") as threads:
+            for round_ in range(self.environment.max_turns):
+                contexts = _first_contexts(groups) if round_ == 0 else [([row], row.context()) for row in rows if not row.done]
+                replies = []
+                for batch in self._batches(contexts):
+                    sampled = rollout.extend([context for _, context in batch], iteration=iteration)
+                    turns = [
+                        (row, row.sampled(policy, continuation))
+                        for (own, _), continuations in zip(batch, sampled, strict=True)
+                        for row, continuation in zip(own, continuations, strict=True)
+                    ]
+                    replies += [(row, turn, threads.submit(row.episode.reply, turn)) for row, turn in turns]
+                    progress.add(turn.stop - turn.start for _, turn in turns)
+                for row, turn, reply in replies:
+                    row.replied(policy, turn, reply.result())
+                    row.done = row.done or round_ + 1 == self.environment.max_turns
+                    progress.done += row.done
+        return [row.response(iteration) for row in rows]
+
+    def _start(self, policy: Policy, prompt: Prompt, samples: int, iteration: int) -> list[_Row]:
+        """Return the rows of the responses to a prompt."""
+        occurrence = next_occurrence(prompt, self._occurrences)
+        limits = (min(int(self.rollout.max_tokens), self.max_tokens), self.max_tokens, getattr(self.rollout, "max_length", None))
+        rows = []
+        for sample in range(samples):
+            key = (getattr(self.rollout, "seed", 0), prompt.id, occurrence, sample, iteration)
+            episode = self._environment.start(prompt, key=key)
+            shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
+            conversation = Conversation.begin(policy, shown, episode.tools)
+            encoded = encode_prompt(policy, shown, occurrence, limits[0], limits[2], tools=episode.tools)
+            context = min(policy.context_length, limits[2] or policy.context_length)
+            room = min(limits[1], context - len(encoded.tokens))
+            rows.append(_Row(prompt, encoded, sample, episode, conversation, limits[0], room))
+        return rows
+
+    def _batches(self, contexts: list[tuple[list[_Row], Context]]) -> Iterator[list[tuple[list[_Row], Context]]]:
+        """Yield contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have the same
+        number of samples."""
+        order = sorted(contexts, key=lambda item: (-len(item[0]), -len(item[1].tokens)))
+        while order:
+            num_samples = len(order[0][0])
+            size = max(1, self.batch_size // num_samples)
+            batch = [item for item in order[:size] if len(item[0]) == num_samples]
+            order = order[len(batch) :]
+            yield batch
+
+
+def bind(environment: Any, policy: Policy) -> Any:
+    """Return the environment for this policy (`for_policy`), or unchanged if it is the same for all."""
+    return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
+
+
+@dataclass
+class _Row:
+    """A response in progress."""
+
+    prompt: Prompt
+    encoded: EncodedPrompt
+    """The prompt as the environment shows it."""
+    sample: int
+    episode: Episode
+    conversation: Conversation
+    max_turn_tokens: int
+    max_tokens: int
+    """Maximum number of tokens of the response, observations included."""
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    mask: list[bool] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+    done: bool = False
+    ended: bool = False
+    """True if the environment ended the episode."""
+
+    def context(self) -> Context:
+        """Return the ids that the next turn continues."""
+        limit = min(self.max_turn_tokens, self.max_tokens - len(self.tokens))
+        return Context(self.encoded, [*self.encoded.tokens, *self.tokens], [self.sample], limit, len(self.tokens))
+
+    def sampled(self, policy: Policy, continuation: Continuation) -> Turn:
+        """Append the sampled tokens of a turn."""
+        start, ids = len(self.tokens), without_eos(policy, continuation.tokens)
+        self.tokens += continuation.tokens
+        self.logprobs += continuation.logprobs
+        self.mask += [True] * len(continuation.tokens)
+        finish: Any = "stop" if continuation.stopped else "length"
+        return Turn(start, len(self.tokens), policy.decode(ids), policy.decode_raw(ids), finish)
+
+    def replied(self, policy: Policy, turn: Turn, reply: Reply) -> None:
+        """Append what the environment replied to a turn. A truncated turn is the last one."""
+        _check(reply)
+        self.turns.append(replace(turn, reward=reply.reward, calls=tuple(reply.calls)))
+        self.ended = reply.messages is None and turn.finish == "stop"
+        self.done = reply.messages is None or turn.finish == "length"
+        if self.done:
+            return
+        assert reply.messages is not None
+        has_eos = self.tokens[-1] in policy.eos_ids
+        observed = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
+        if observed is None:
+            problem = (
+                "the chat template of this model writes earlier turns in another way once an observation follows (it leaves out thoughts)"
+            )
+            raise UserError(f"environment: {problem}, so their token ids would not be those sampled: type environment=single_turn")
+        if len(self.tokens) + len(observed) >= self.max_tokens:
+            self.done = True
+            return
+        self.tokens += observed
+        self.logprobs += [0.0] * len(observed)
+        self.mask += [False] * len(observed)
+
+    def response(self, iteration: int) -> Response:
+        """Return the response, whose last token is a sampled one."""
+        stop = self.turns[-1].stop
+        return Response(
+            prompt=self.prompt,
+            prompt_tokens=self.encoded.tokens,
+            tokens=self.tokens[:stop],
+            behavior_logprobs=self.logprobs[:stop],
+            text=self.turns[-1].text,
+            finish="stop" if self.ended else "length",
+            meta={"sample": self.sample, "iteration": iteration},
+            mask=self.mask[:stop],
+            turns=tuple(self.turns),
+        )
+
+
+def _first_contexts(groups: list[list[_Row]]) -> list[tuple[list[_Row], Context]]:
+    """Return the rows that each context of the first turns is for: all of a prompt's, whose ids are then processed once, unless the
+    environment shows them different prompts."""
+    shared = []
+    for group in groups:
+        same = all(row.encoded.tokens == group[0].encoded.tokens for row in group)
+        shared += [group] if same else [[row] for row in group]
+    return [(rows, replace(rows[0].context(), samples=[row.sample for row in rows])) for rows in shared]
+
+
+def _check(reply: Reply) -> None:
+    """Check the reward of a reply.
+
+    Raises:
+        UserError: it is not finite.
+    """
+    if reply.reward is not None and not math.isfinite(reply.reward):
+        raise UserError(f"environment: the reward of a turn is {reply.reward}: return a finite number, or None for no reward")
+
+
+class _Progress:
+    """Adds up what one call of `generate` has sampled."""
+
+    def __init__(self, hook: Callable[[int, int, int], None] | None, total: int) -> None:
+        self.hook, self.total, self.done, self.tokens = hook, total, 0, 0
+
+    def on_step(self, done: int, total: int, tokens: int) -> None:
+        """Report the tokens of a call of the rollout, in which rows end a turn."""
+        if self.hook is not None:
+            self.hook(self.done, self.total, self.tokens + tokens)
+
+    def add(self, tokens: Iterable[int]) -> None:
+        """Count the tokens of a batch."""
+        self.tokens += sum(tokens)

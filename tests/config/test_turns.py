@@ -1,0 +1,69 @@
+"""Rules on environments of several turns, and runs that have one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlmods.config.received import read_received
+from rlmods.rollout import Local, MultiTurn
+from rlmods.types import UserError
+from tests.config.test_compose import plan
+
+GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
+
+
+class TestRules:
+    def test_single_turn_leaves_the_rollout_as_it_is(self) -> None:
+        assert type(plan().parts["rollout"]) is Local
+
+    def test_a_game_wraps_it(self) -> None:
+        made = plan("algo=ppo", *GAME, "environment.max_tokens=40")
+        assert isinstance(made.parts["rollout"], MultiTurn)
+        assert made.parts["rollout"].max_tokens == 40
+        assert made.label == "ppo"
+
+    @pytest.mark.parametrize(
+        ("typed", "message"),
+        [
+            (("reward=environment",), r"environment=single_turn gives none: type environment=guess_number"),
+            ((*GAME, "algo=online_dpo"), r"algo=online_dpo trains on responses of one turn, .*: type environment=single_turn"),
+            (("environment=tools", "environment.tools=[search]"), r"search needs documents"),
+            ((*GAME, "environment.max_turns=0"), r"environment\.max_turns=0: must be at least 1"),
+        ],
+    )
+    def test_say_what_to_type(self, typed: tuple[str, ...], message: str) -> None:
+        with pytest.raises(UserError, match=message) as error:
+            plan(*typed)
+        assert "\n" not in str(error.value)
+
+    def test_prompts_must_begin_an_episode(self, tmp_path: Path) -> None:
+        file = tmp_path / "rows.jsonl"
+        file.write_text("".join(f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40)))
+        typed = ("data=jsonl", f"data.train={file}", "data.prompt=prompt", "data.answer=answer", "data.num_val=4")
+        with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no whole number"):
+            plan("environment=guess_number", "reward=environment", *typed)
+
+    def test_sft_is_validated_in_an_environment(self) -> None:
+        assert isinstance(plan("algo=sft", "environment=tools").parts["rollout"], MultiTurn)
+
+
+class TestReceived:
+    def settings(self, folder: Path, environment: str) -> Path:
+        path = folder / "config.yaml"
+        path.write_text(f"seed: 1\nenvironment:\n{environment}")
+        return path
+
+    def test_functions_of_others_are_not_called(self, tmp_path: Path) -> None:
+        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator, os.system]\n")
+        with pytest.raises(UserError, match=r"environment\.tools\.1=os\.system is no function of your plugins, and is not executed"):
+            read_received(path, ("environment", "seed"))
+
+    def test_built_in_tools_are_fine(self, tmp_path: Path) -> None:
+        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator]\n")
+        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == ["calculator"]
+
+    def test_runs_without_an_environment_are_fine(self, tmp_path: Path) -> None:
+        (tmp_path / "config.yaml").write_text("seed: 1\n")
+        assert read_received(tmp_path / "config.yaml", ("environment", "seed")) == {"seed": 1}

@@ -1,0 +1,69 @@
+"""Environments for tests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from rlmods.types import Prompt, Reply, Turn
+
+
+@dataclass
+class Talk:
+    """An episode of `Echo`."""
+
+    prompt: Prompt
+    num_turns: int
+    random: Random
+    num_replies: int = 0
+    tools: Sequence[Any] = field(default=())
+
+    def reply(self, turn: Turn) -> Reply:
+        self.num_replies += 1
+        reward = float(len(turn.text) % 2)
+        if self.num_replies == self.num_turns:
+            return Reply(None, reward)
+        return Reply([{"role": "user", "content": "ab" * self.random.randint(1, 3)}], reward)
+
+
+@dataclass(frozen=True)
+class Echo:
+    """Says something random of 2 to 6 characters, and ends after 1 to `max_turns` turns. The reward of a turn is 1 if its text has an odd
+    number of characters, else 0."""
+
+    max_turns: int = 3
+    max_tokens: int = 60
+    least: int = 1
+    """Smallest number of turns."""
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
+        random = Random(repr(key))
+        return Talk(prompt, random.randint(self.least, self.max_turns), random)
+
+
+@dataclass
+class Lines:
+    """An episode of `Script`."""
+
+    prompt: Prompt
+    replies: list[Reply]
+    seen: list[Turn]
+    tools: Sequence[Any] = ()
+
+    def reply(self, turn: Turn) -> Reply:
+        self.seen.append(turn)
+        return self.replies[len(self.seen) - 1]
+
+
+@dataclass(frozen=True)
+class Script:
+    """Gives the same replies in every episode, and then ends it."""
+
+    texts: Sequence[str] = ()
+    max_turns: int = 9
+    max_tokens: int = 200
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
+        return Lines(prompt, [*(Reply([{"role": "user", "content": text}]) for text in self.texts), Reply(None, 1.0)], [])
