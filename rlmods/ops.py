@@ -6,11 +6,14 @@ it: 0 * NaN is NaN, in the value and in the gradient.
 
 from __future__ import annotations
 
+import hashlib
 import math
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from jaxtyping import Float
@@ -220,3 +223,26 @@ def product_precision(device: str, exact: bool) -> Iterator[None]:
             yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a global generator. With the same key, a
+    longer sequence starts with the shorter one."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
+    return _GENERATOR.restart(np.frombuffer(digest, dtype="<u8")).random(count)
+
+
+class _KeyedGenerator(threading.local):
+    """A generator for each thread that restarts with another key, which takes a third of the time of making one."""
+
+    def __init__(self) -> None:
+        self.bits = np.random.Philox(key=0)
+        self.generator = np.random.Generator(self.bits)
+        self.start: Any = self.bits.state
+
+    def restart(self, key: np.ndarray[Any, np.dtype[np.uint64]]) -> np.random.Generator:
+        self.bits.state = self.start | {"state": self.start["state"] | {"key": key}}
+        return self.generator
+
+
+_GENERATOR = _KeyedGenerator()

@@ -197,6 +197,12 @@ class Response:
         return len(self.tokens) if self.mask is None else sum(self.mask)
 
     @property
+    def num_new(self) -> int:
+        """Number of tokens that the policy sampled for this response alone, without those of the response that it branches off from."""
+        shared = 0 if self.branch is None else self.branch.shared
+        return len(self.tokens) - shared if self.mask is None else sum(self.mask[shared:])
+
+    @property
     def longest_turn(self) -> int:
         """Largest number of tokens that the policy sampled in a turn."""
         return max((turn.stop - turn.start for turn in self.turns), default=self.num_sampled)

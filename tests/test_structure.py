@@ -21,8 +21,8 @@ from rlmods.config.schema import SETTINGS, defaults
 
 ROOT = Path(__file__).parents[1]
 GROUPS = [
-    "adapter", "advantage", "aggregation", "algo", "callbacks", "correction", "critic", "data", "environment", "judge", "kl", "policy",
-    "preference", "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
+    "adapter", "advantage", "aggregation", "algo", "branching", "callbacks", "correction", "critic", "data", "environment", "judge", "kl",
+    "policy", "preference", "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options configure classes of other libraries."""

@@ -1,5 +1,6 @@
 """Algorithms, one LightningModule each."""
 
+from rlmods.algo.arpo import ARPO
 from rlmods.algo.cispo import CISPO
 from rlmods.algo.dapo import DAPO
 from rlmods.algo.distill import Distill
@@ -27,6 +28,7 @@ from rlmods.algo.sft import SFT
 from rlmods.training.batch import Batch
 
 __all__ = [
+    "ARPO",
     "CISPO",
     "DAPO",
     "DPO",

@@ -12,8 +12,7 @@ from torch import Tensor
 
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
-from rlmods.ops import jensen_shannon
-from rlmods.rollout.decode import keyed_uniforms
+from rlmods.ops import jensen_shannon, keyed_uniforms
 from rlmods.training.batch import Batch
 from rlmods.training.collate import generate
 from rlmods.training.distill_batch import DistillBatch

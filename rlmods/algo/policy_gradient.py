@@ -113,8 +113,8 @@ class PolicyGradient(Learner):
     """
 
     groups: ClassVar[tuple[str, ...]] = (
-        *Learner.groups, "reference", "router", "rollout", "environment", "reward", "sampling", "advantage", "critic", "kl", "ratio",
-        "correction", "aggregation",
+        *Learner.groups, "reference", "router", "rollout", "environment", "branching", "reward", "sampling", "advantage", "critic", "kl",
+        "ratio", "correction", "aggregation",
     )  # fmt: skip
     settings_type: ClassVar[type[Any]] = PolicyGradientSettings
     samples_responses: ClassVar[bool] = True
@@ -275,7 +275,7 @@ class PolicyGradient(Learner):
             self.sampled_rows.setdefault(group, []).append(row)
         if not self.normalizes_advantages:
             log_advantages(self.sampled_rows, batch.select(keep))
-        self.response_tokens += int(self.ranks.reduce(torch.tensor(sum(r.num_sampled for r in responses))))
+        self.response_tokens += int(self.ranks.reduce(torch.tensor(sum(r.num_new for r in responses))))
         return batch, keep
 
     def responses(self, prompts: Sequence[Prompt]) -> list[Response]:
@@ -288,7 +288,7 @@ class PolicyGradient(Learner):
     def sample_responses(self, rollout: Any, prompts: Sequence[Prompt]) -> list[Response]:
         """Sample responses to these prompts with the current weights of the rollout, and count their tokens."""
         responses = generate(rollout, prompts, samples=self.batch.samples, iteration=self.iteration)
-        self.sampled_tokens += sum(r.num_sampled for r in responses)
+        self.sampled_tokens += sum(r.num_new for r in responses)
         return responses
 
     def collate(self, prompts: Sequence[Prompt], responses: Sequence[Response], scores: Scores) -> Experience:

@@ -3,7 +3,7 @@
 RUN is a run directory, of which `samples/iteration_ITERATION.jsonl` is read. PROMPT is the id of a prompt; without one, the prompts of the
 iteration are listed. Every line is a segment: a range of tokens that the same responses share, the mean reward of these responses, and the
 advantage of the tokens. Below a segment are those that follow it; where responses branch off, also the entropy and the probability by
-which the rollout decided (`rlmods.rollout.branching`). Responses without branches are segments from the prompt on.
+which the rollout decided (`rlmods.branching`). Responses without branches are segments from the prompt on.
 """
 
 from __future__ import annotations

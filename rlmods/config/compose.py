@@ -31,8 +31,8 @@ from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
 
 PARTS = (
-    "reference", "teacher", "router", "rollout", "environment", "reward", "judge", "preference", "ranking", "sampling", "advantage",
-    "critic", "kl", "ratio", "correction", "aggregation",
+    "reference", "teacher", "router", "rollout", "environment", "branching", "reward", "judge", "preference", "ranking", "sampling",
+    "advantage", "critic", "kl", "ratio", "correction", "aggregation",
 )  # fmt: skip
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (
@@ -87,7 +87,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     if "rollout" in parts:
-        parts["rollout"] = over_turns(parts["rollout"], parts["environment"])
+        parts["rollout"] = over_turns(parts["rollout"], parts["environment"], parts.get("branching"))
     adapter = instantiate(config.adapter, "adapter")
     if "reward" in parts and not isinstance(parts["reward"], WeightedSum | BySource):  # so that its counts are logged under its name
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})

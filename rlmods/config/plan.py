@@ -21,6 +21,9 @@ from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
 
+OF_ROLLOUT = ("environment", "branching")
+"""Groups whose parts are parts of the rollout."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -78,7 +81,7 @@ class Plan:
         learner: Learner = self.algorithm(
             policy=policy,
             settings=self.settings,
-            **{name: part for name, part in self.parts.items() if name != "environment"},  # it is a part of the rollout
+            **{name: part for name, part in self.parts.items() if name not in OF_ROLLOUT},
             optimizer=instantiate(config.optimizer, "optimizer", partial=True),
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,

@@ -5,15 +5,12 @@ P prompts, G samples each, R = P * G rows, L new tokens at most, V tokens in the
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
@@ -41,6 +38,8 @@ class Decoded:
     """Number of sampled tokens, including EOS."""
     stopped: Bool[Tensor, " R"]
     """True if EOS or a stop string ended the row, False if the limit did."""
+    entropies: Float[Tensor, "R K"]
+    """Entropy of the distribution at each of the first K steps, nats (`entropy`); arbitrary from `lengths` on."""
 
 
 @torch.no_grad()  # not inference_mode: some models keep tensors made in forward, which training then uses
@@ -56,11 +55,13 @@ def decode(
     stop: Callable[[list[int]], bool] | None = None,
     window: int = 0,
     on_step: OnStep | None = None,
+    num_entropies: int = 0,
 ) -> Decoded:
     """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the modules in eval mode.
 
     `limits[p]`: maximum number of response tokens of prompt p. `uniforms[r, t]`: the only source of randomness of row r at step t.
-    `stop` receives the last `window` tokens of a row and returns True if the row ends there.
+    `stop` receives the last `window` tokens of a row and returns True if the row ends there. `num_entropies`: number of steps K of which
+    entropies are returned.
     """
     device, steps = policy.device, max(limits)
     repeat = torch.arange(len(prompts), device=device).repeat_interleave(len(uniforms) // len(prompts))
@@ -73,12 +74,15 @@ def decode(
         logprobs=torch.zeros(len(repeat), steps, device=device),
         lengths=torch.zeros(len(repeat), dtype=torch.long, device=device),
         stopped=torch.zeros(len(repeat), dtype=torch.bool, device=device),
+        entropies=torch.zeros(len(repeat), min(num_entropies, steps), device=device),
     )
     rows = torch.arange(len(repeat), device=device)  # the row of `out` for each row of the batch
     active, num_active = torch.ones_like(out.stopped), len(repeat)
     for step in range(steps):
         tokens, logprobs = sample_tokens(logits, uniforms[rows, step], temperature=temperature, top_p=top_p, top_k=top_k)
         out.tokens[rows, step], out.logprobs[rows, step] = tokens, logprobs
+        if step < num_entropies:
+            out.entropies[rows, step] = entropy(logits, temperature)
         out.lengths[rows] += active
         ends = (tokens[:, None] == eos).any(-1)
         if stop is not None:
@@ -164,29 +168,6 @@ def sampling_mode(module: nn.Module) -> Iterator[None]:
         torch.clear_autocast_cache()
 
 
-def keyed_uniforms(count: int, *key: int | str) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """Return `count` numbers in [0, 1) that depend only on `key`, not on process, platform or a global generator. With the same key, a
-    longer sequence starts with the shorter one."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=16).digest()
-    return _GENERATOR.restart(np.frombuffer(digest, dtype="<u8")).random(count)
-
-
-class _KeyedGenerator(threading.local):
-    """A generator for each thread that restarts with another key, which takes a third of the time of making one."""
-
-    def __init__(self) -> None:
-        self.bits = np.random.Philox(key=0)
-        self.generator = np.random.Generator(self.bits)
-        self.start: Any = self.bits.state
-
-    def restart(self, key: np.ndarray[Any, np.dtype[np.uint64]]) -> np.random.Generator:
-        self.bits.state = self.start | {"state": self.start["state"] | {"key": key}}
-        return self.generator
-
-
-_GENERATOR = _KeyedGenerator()
-
-
 def sample_tokens(
     logits: Float[Tensor, "R V"], uniform: Float[Tensor, " R"], *, temperature: float, top_p: float = 1.0, top_k: int = 0
 ) -> tuple[Int[Tensor, " R"], Float[Tensor, " R"]]:
@@ -210,6 +191,12 @@ def sample_tokens(
     else:
         tokens = scores.argmax(-1, keepdim=True)
     return tokens.squeeze(-1), (scores.gather(-1, tokens) - total.log()).squeeze(-1).float()
+
+
+def entropy(logits: Float[Tensor, "R V"], temperature: float) -> Float[Tensor, " R"]:
+    """Return the entropy of softmax(logits / temperature), nats, without truncation. Temperature 0 counts as 1."""
+    logprobs = (logits.float() / (temperature or 1.0)).log_softmax(-1)
+    return -(logprobs.exp() * logprobs).nansum(-1)  # 0 log 0 = 0
 
 
 def truncate(scores: Float[Tensor, "R V"], *, top_p: float, top_k: int) -> Float[Tensor, "R V"]:

@@ -38,6 +38,8 @@ class Context:
     """Maximum number of sampled tokens, including EOS."""
     position: int = 0
     """Number of response tokens so far. Token t of a response has its own random number, in whatever turn it is sampled."""
+    num_entropies: int = 0
+    """Number of sampled tokens, from the first on, at which the entropy of the distribution is wanted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +52,8 @@ class Continuation:
     """Natural log-probability of each in the distribution it was sampled from."""
     stopped: bool
     """True if EOS or a stop string ended it, False if the limit did."""
+    entropies: Sequence[float] = ()
+    """Entropy of the distribution at each of the first tokens, nats, without truncation (`Context.num_entropies`)."""
 
 
 def check_settings(rollout: Any) -> None:

@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from rlmods.distributed.sharding import unsharded
+from rlmods.ops import keyed_uniforms
 from rlmods.policy.base import Policy
 from rlmods.policy.cpu_linear import packed_weights
 from rlmods.rollout.agreement import check_agreement
-from rlmods.rollout.decode import OnStep, decode, keyed_uniforms, sampling_mode
+from rlmods.rollout.decode import OnStep, decode, sampling_mode
 from rlmods.rollout.encoding import Context, Continuation, check_settings, diverged, encode, response, whole
 from rlmods.types import Prompt, Response
 
@@ -26,6 +28,8 @@ class Local:
     A prompt is processed once for all its samples, and finished rows leave the batch. A response depends on the weights and on (seed,
     prompt id, how often that id occurred before, sample, iteration), not on other rows or a global generator.
     """
+
+    gives_entropies: ClassVar[bool] = True
 
     max_tokens: int = 16
     """Maximum number of tokens of a response, including EOS."""
@@ -118,12 +122,16 @@ class Local:
             # An ordinary token decodes to at least one byte; the extra tokens allow for special ones, which decode to none.
             window=max((len(text.encode()) for text in self.stop), default=0) + 8,
             on_step=on_step,
+            num_entropies=max(context.num_entropies for context in batch),
         )
         if not bool(decoded.logprobs.isfinite().all()):
             raise diverged(iteration)
-        columns = (x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped))
+        columns = (x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped, decoded.entropies))
         sampled = iter(
-            [Continuation(ids[:length], logprobs[:length], stopped) for ids, logprobs, length, stopped in zip(*columns, strict=True)]
+            [
+                Continuation(ids[:length], logprobs[:length], stopped, entropies[:length])
+                for ids, logprobs, length, stopped, entropies in zip(*columns, strict=True)
+            ]
         )
         return [[next(sampled) for _ in context.samples] for context in batch]
 

@@ -10,20 +10,24 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rlmods.branching import Entropy, NoBranching
+from rlmods.branching.plan import BranchPlan
 from rlmods.environment import SingleTurn
 from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Environment, Episode
 from rlmods.rollout.encoding import Context, Continuation, EncodedPrompt, encode_prompt, next_occurrence, without_eos
-from rlmods.types import Prompt, Reply, Response, Turn, UserError
+from rlmods.types import Branch, Prompt, Reply, Response, Turn, UserError
 
 MAX_WORKERS = 32
 """Threads in which environments reply."""
 
 
-def over_turns(rollout: Any, environment: Any) -> Any:
-    """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn."""
-    return rollout if isinstance(environment, SingleTurn) else MultiTurn(rollout, environment)
+def over_turns(rollout: Any, environment: Any, branching: Any = None) -> Any:
+    """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn. `branching`: the rule by
+    which responses branch; None or `NoBranching`: they do not."""
+    rule = None if isinstance(branching, NoBranching) else branching
+    return rollout if isinstance(environment, SingleTurn) else MultiTurn(rollout, environment, rule)
 
 
 @dataclass
@@ -38,12 +42,17 @@ class MultiTurn:
     A response ends when the environment ends it, and is truncated (`finish="length"`) at the limit on the tokens of a turn, after
     `environment.max_turns` turns, and if the next observation would leave no room for a turn within `environment.max_tokens` tokens. Its
     last token is always a sampled one.
+
+    With `branching`, some of the responses to a prompt begin as prefixes of others, up to and including an observation (`BranchPlan`).
+    Their episodes go on from copies of the episode at that point (`copy.deepcopy`).
     """
 
     rollout: Any
     """Samples the turns; its `max_tokens` is the limit of one turn."""
     environment: Environment
     """Replies to them."""
+    branching: Entropy | None = None
+    """The rule by which responses branch after an observation; None: every response is sampled from the prompt on."""
     max_tokens: int = field(default=0, init=False)
     """Maximum number of tokens of a response, observations included."""
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
@@ -60,8 +69,10 @@ class MultiTurn:
         self.max_tokens = getattr(self.environment, "max_tokens", 0)  # without it, `config.rules` says so
 
     def with_settings(self, **settings: Any) -> MultiTurn:
-        """Return a copy with other sampling settings; settings that the rollout does not have are ignored."""
-        return replace(self, rollout=replace(self.rollout, **{k: v for k, v in settings.items() if hasattr(self.rollout, k)}))
+        """Return a copy with other sampling settings, whose responses do not branch. Settings that the rollout does not have are
+        ignored."""
+        rollout = replace(self.rollout, **{k: v for k, v in settings.items() if hasattr(self.rollout, k)})
+        return replace(self, rollout=rollout, branching=None)
 
     @property
     def temperature(self) -> float:
@@ -114,15 +125,17 @@ class MultiTurn:
         if (policy := self._policy) is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
         groups = [self._start(policy, prompt, samples, iteration) for prompt in prompts]
-        rows = [row for group in groups for row in group]
-        progress = _Progress(self.on_tokens, len(rows))
+        active = [row for group in groups for row in group.rows]
+        progress = _Progress(self.on_tokens, len(prompts) * samples)
         rollout = copy.copy(self.rollout)
         rollout.on_tokens = progress.on_step
         if stop := getattr(self._environment, "stop", ()):
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
-        with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(rows))), thread_name_prefix="environment") as threads:
-            for round_ in range(self.environment.max_turns):
-                contexts = _first_contexts(groups) if round_ == 0 else [([row], row.context()) for row in rows if not row.done]
+        with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(active))), thread_name_prefix="environment") as threads:
+            while active:
+                contexts = _shared_contexts(active, self.num_entropies)
+                for group in groups:
+                    group.keep_starts()
                 replies = []
                 for batch in self._batches(contexts):
                     sampled = rollout.extend([context for _, context in batch], iteration=iteration)
@@ -135,25 +148,36 @@ class MultiTurn:
                     progress.add(turn.stop - turn.start for _, turn in turns)
                 for row, turn, reply in replies:
                     row.replied(policy, turn, reply.result())
-                    row.done = row.done or round_ + 1 == self.environment.max_turns
+                    row.done = row.done or len(row.turns) == self.environment.max_turns
                     progress.done += row.done
-        return [row.response(iteration) for row in rows]
+                active = [row for group in groups for row in group.next_rows()]
+        return [row.response(iteration) for group in groups for row in group.rows]
 
-    def _start(self, policy: Policy, prompt: Prompt, samples: int, iteration: int) -> list[_Row]:
-        """Return the rows of the responses to a prompt."""
+    @property
+    def num_entropies(self) -> int:
+        """Number of tokens of a turn whose entropies decide about branches."""
+        return 0 if self.branching is None else self.branching.num_tokens
+
+    def _start(self, policy: Policy, prompt: Prompt, samples: int, iteration: int) -> _Group:
+        """Return the responses to a prompt, with those that are sampled from the prompt on at first."""
         occurrence = next_occurrence(prompt, self._occurrences)
-        limits = (min(int(self.rollout.max_tokens), self.max_tokens), self.max_tokens, getattr(self.rollout, "max_length", None))
-        rows = []
-        for sample in range(samples):
-            key = (getattr(self.rollout, "seed", 0), prompt.id, occurrence, sample, iteration)
-            episode = self._environment.start(prompt, key=key)
+        max_length = getattr(self.rollout, "max_length", None)
+        seed = getattr(self.rollout, "seed", 0)
+
+        def begin(sample: int) -> _Row:
+            episode = self._environment.start(prompt, key=(seed, prompt.id, occurrence, sample, iteration))
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
-            encoded = encode_prompt(policy, shown, occurrence, limits[0], limits[2], tools=episode.tools)
-            context = min(policy.context_length, limits[2] or policy.context_length)
-            room = min(limits[1], context - len(encoded.tokens))
-            rows.append(_Row(prompt, encoded, sample, episode, conversation, limits[0], room))
-        return rows
+            max_turn_tokens = min(int(self.rollout.max_tokens), self.max_tokens)
+            encoded = encode_prompt(policy, shown, occurrence, max_turn_tokens, max_length, tools=episode.tools)
+            context = min(policy.context_length, max_length or policy.context_length)
+            room = min(self.max_tokens, context - len(encoded.tokens))
+            return _Row(prompt, encoded, sample, episode, conversation, max_turn_tokens, room)
+
+        if self.branching is None:
+            return _Group(begin, samples)
+        vocabulary = policy.model.get_input_embeddings().weight.shape[0]
+        return _Tree(begin, samples, self.branching, vocabulary, (seed, prompt.id, occurrence, iteration))
 
     def _batches(self, contexts: list[tuple[list[_Row], Context]]) -> Iterator[list[tuple[list[_Row], Context]]]:
         """Yield contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have the same
@@ -189,17 +213,29 @@ class _Row:
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
     turns: list[Turn] = field(default_factory=list)
+    entropies: Sequence[float] = ()
+    """Entropies at the first tokens of the turn that was sampled last."""
+    branch: Branch | None = None
+    decisions: list[dict[str, Any]] = field(default_factory=list)
+    """Decisions about branches of this response, for the sample log."""
     done: bool = False
     ended: bool = False
     """True if the environment ended the episode."""
 
-    def context(self) -> Context:
+    def copied(self, **changes: Any) -> _Row:
+        """Return a copy, with other values of some fields, that goes on without an effect on this response."""
+        parts: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in ("episode", "conversation")}
+        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("tokens", "logprobs", "mask", "turns")}
+        return replace(self, **parts, **lists, entropies=(), decisions=[], **changes)
+
+    def context(self, num_entropies: int = 0) -> Context:
         """Return the ids that the next turn continues."""
         limit = min(self.max_turn_tokens, self.max_tokens - len(self.tokens))
-        return Context(self.encoded, [*self.encoded.tokens, *self.tokens], [self.sample], limit, len(self.tokens))
+        return Context(self.encoded, [*self.encoded.tokens, *self.tokens], [self.sample], limit, len(self.tokens), num_entropies)
 
     def sampled(self, policy: Policy, continuation: Continuation) -> Turn:
         """Append the sampled tokens of a turn."""
+        self.entropies = continuation.entropies
         start, ids = len(self.tokens), without_eos(policy, continuation.tokens)
         self.tokens += continuation.tokens
         self.logprobs += continuation.logprobs
@@ -240,20 +276,81 @@ class _Row:
             behavior_logprobs=self.logprobs[:stop],
             text=self.turns[-1].text,
             finish="stop" if self.ended else "length",
-            meta={"sample": self.sample, "iteration": iteration},
+            meta={"sample": self.sample, "iteration": iteration} | ({"decisions": self.decisions} if self.decisions else {}),
+            branch=self.branch,
             mask=self.mask[:stop],
             turns=tuple(self.turns),
         )
 
 
-def _first_contexts(groups: list[list[_Row]]) -> list[tuple[list[_Row], Context]]:
-    """Return the rows that each context of the first turns is for: all of a prompt's, whose ids are then processed once, unless the
-    environment shows them different prompts."""
-    shared = []
-    for group in groups:
-        same = all(row.encoded.tokens == group[0].encoded.tokens for row in group)
-        shared += [group] if same else [[row] for row in group]
-    return [(rows, replace(rows[0].context(), samples=[row.sample for row in rows])) for rows in shared]
+class _Group:
+    """The responses to a prompt, none of which branch."""
+
+    def __init__(self, begin: Callable[[int], _Row], num_responses: int) -> None:
+        """
+        Args:
+            begin: returns the response of this index, before its first turn.
+        """
+        self.begin = begin
+        self.rows = [begin(sample) for sample in range(num_responses)]
+
+    def keep_starts(self) -> None:
+        """Copy what branches of the next turns need."""
+
+    def next_rows(self) -> list[_Row]:
+        """Return the responses that go on, after each has had a turn."""
+        return [row for row in self.rows if not row.done]
+
+
+class _Tree(_Group):
+    """The responses to a prompt, which branch by a rule."""
+
+    def __init__(
+        self, begin: Callable[[int], _Row], num_responses: int, rule: Entropy, vocabulary: int, key: tuple[int | str, ...]
+    ) -> None:
+        self.plan = BranchPlan(rule, num_responses, key)
+        self.vocabulary = vocabulary
+        self.active: list[_Row] = []
+        self.starts: dict[int, _Row] = {}
+        """Responses as they were before the turn that is being sampled, by index."""
+        super().__init__(begin, len(self.plan))
+        self.active = list(self.rows)
+
+    def keep_starts(self) -> None:
+        if len(self.plan) < self.plan.num_responses:
+            self.starts = {row.sample: row.copied() for row in self.active if row.turns}
+
+    def next_rows(self) -> list[_Row]:
+        new = [branch for row in self.active for branch in self._branches(row)]
+        ended = [row for row in self.active if row.done]
+        new += [self.begin(sample) for row in ended for sample in self.plan.on_end(row.sample)]
+        self.rows += new
+        self.active = [row for row in self.active if not row.done] + new
+        return self.active
+
+    def _branches(self, row: _Row) -> list[_Row]:
+        """Return the branches that leave a response before the turn that it has had."""
+        turn = row.turns[-1]
+        entropy = self.plan.rule.normalized_entropy(row.entropies, self.vocabulary)
+        if len(row.turns) == 1:
+            self.plan.on_start(row.sample, entropy)
+            return []
+        if row.branch is not None and row.branch.shared == turn.start:  # the observation at which it branched off itself
+            return []
+        samples = self.plan.on_tool_result(row.sample, turn.start, entropy)
+        row.decisions.append(self.plan.decisions[-1]._asdict())
+        return [self.starts[row.sample].copied(sample=sample, branch=Branch(row.sample, turn.start)) for sample in samples]
+
+
+def _shared_contexts(rows: Sequence[_Row], num_entropies: int) -> list[tuple[list[_Row], Context]]:
+    """Return contexts and the rows that each is for: one for all rows before their first turn whose prompts are the same, whose ids are
+    then processed once, and one for each row in a later turn."""
+    shared: dict[Any, list[_Row]] = {}
+    for row in rows:
+        is_first = not row.tokens
+        key = (id(row.prompt), row.encoded.occurrence, tuple(row.encoded.tokens)) if is_first else id(row)
+        shared.setdefault(key, []).append(row)
+    return [(own, replace(own[0].context(num_entropies), samples=[row.sample for row in own])) for own in shared.values()]
 
 
 def _check(reply: Reply) -> None:

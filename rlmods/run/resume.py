@@ -37,6 +37,8 @@ ADDED_GROUPS = {
     "reference": "rlmods.reference.StartPolicy",
     "teacher": "rlmods.teacher.Local",
     "router": "rlmods.router.Routing",
+    "environment": "rlmods.environment.SingleTurn",
+    "branching": "rlmods.branching.NoBranching",
     "judge": "rlmods.judge.Rule",
     "preference": "rlmods.preference.Sigmoid",
     "ranking": "rlmods.ranking.BradleyTerry",

@@ -258,7 +258,8 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
 
 def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
-    be read, and seconds in tools. Nothing is logged of responses of one turn (`environment=single_turn`)."""
+    be read, and seconds in tools; if there are branches also the fraction of responses that branch off from another one, and the sampled
+    tokens that a response has from there. Nothing is logged of responses of one turn (`environment=single_turn`)."""
     responses = [r for r in responses if r.turns]
     calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
     values = {
@@ -269,6 +270,9 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
         "malformed_calls": [sum(call.error == "malformed" for call in own) for own in calls],
         "tool_s": [sum(call.seconds for call in own) for own in calls],
     }
+    if any(r.branch for r in responses):
+        values["branched_fraction"] = [r.branch is not None for r in responses]
+        values["shared_tokens"] = [r.num_sampled - r.num_new for r in responses]
     for name, numbers in values.items() if responses else ():
         meter.mean(f"{phase}/{name}", torch.tensor(numbers, dtype=torch.float64))
 
@@ -389,7 +393,7 @@ def sample_rows(
 
     If responses branch off from others, each row has a `branch`: `sample`, the index of the response among those to its prompt (of equal
     `group`), `parent`, that of the response whose first `shared` tokens it has (None, 0: sampled from the prompt on), `decisions`, those of
-    `rlmods.rollout.branching` at its tool results if the rollout reports them in `meta["decisions"]`, and `segments`, which
+    `rlmods.branching` at its tool results if the rollout reports them in `meta["decisions"]`, and `segments`, which
     `log_advantages` sets."""
     columns = ({"iteration": iteration, "advantage": None, "kept": k} for k in selected.tolist())
     rows = [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]

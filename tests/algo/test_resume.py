@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from rlmods.adapter import LoRA
-from rlmods.advantage import EMA, GAE, Accept, NoAdvantage, ReinforcePP
+from rlmods.advantage import EMA, GAE, Accept, BranchNorm, NoAdvantage, ReinforcePP
 from rlmods.algo import DPO, GKD, PPO, RFT, SFT, Batch, Distill, IterativeGRPO, OnlineDPO, ProcessRewardModel, RewardModel
+from rlmods.branching import Entropy
 from rlmods.callbacks import GracefulStop, IterationCheckpoint
 from rlmods.correction import Masked, Truncated
 from rlmods.critic import Separate, Shared
@@ -105,6 +106,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "replay_fraction": 0.5,
         "validation": Validation(every=2, samples=2),
         "validation_prompts": list(SMALL.val),
+    },
+    "branches": {
+        "rollout": MultiTurn(Local(max_tokens=6), Echo(), Entropy(num_initial=1, num_branches=2, mode="probability", tau=0.0)),
+        "reward": EnvironmentReward(by_turn=True),
+        "advantage": BranchNorm(attribution="hard"),
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2),
+        "replay_fraction": 0.5,
     },
     "rft": {"kind": RFT, "advantage": Accept(), "sampling": BestOf(k=2), "ratio": LogLikelihood()},
     "dpo": {"kind": DPO, "preference": Sigmoid(), "batch": Batch(prompts=4, minibatches=2)},

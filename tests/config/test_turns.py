@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.branching import Entropy
 from rlmods.config.received import read_received
+from rlmods.environment import GuessNumber
 from rlmods.rollout import Local, MultiTurn
 from rlmods.types import UserError
 from tests.config.test_compose import plan
@@ -31,6 +33,9 @@ class TestRules:
             ((*GAME, "algo=online_dpo"), r"algo=online_dpo trains on responses of one turn, .*: type environment=single_turn"),
             (("environment=tools", "environment.tools=[search]"), r"search needs documents"),
             ((*GAME, "environment.max_turns=0"), r"environment\.max_turns=0: must be at least 1"),
+            (("branching=entropy",), r"branching=entropy: .* environment=single_turn has none: type environment=tools"),
+            ((*GAME, "branching=entropy"), r"branching\.num_initial=8 leaves none of batch\.samples=8 .*: type branching\.num_initial=4"),
+            ((*GAME, "branching=entropy", "rollout=vllm"), r"rollout=vllm does not return the entropies .*: type rollout=local"),
         ],
     )
     def test_say_what_to_type(self, typed: tuple[str, ...], message: str) -> None:
@@ -44,6 +49,17 @@ class TestRules:
         typed = ("data=jsonl", f"data.train={file}", "data.prompt=prompt", "data.answer=answer", "data.num_val=4")
         with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no whole number"):
             plan("environment=guess_number", "reward=environment", *typed)
+
+    def test_arpo_branches(self) -> None:
+        rollout = plan("algo=arpo").parts["rollout"]
+        assert isinstance(rollout, MultiTurn)
+        assert rollout.branching == Entropy()
+        assert plan(*GAME).parts["rollout"].branching is None
+
+    def test_episodes_that_cannot_be_copied_do_not_branch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(GuessNumber, "copies", False, raising=False)
+        with pytest.raises(UserError, match=r"episodes of environment=guess_number cannot be copied, .*: type branching=none"):
+            plan("algo=arpo", *GAME)
 
     def test_sft_is_validated_in_an_environment(self) -> None:
         assert isinstance(plan("algo=sft", "environment=tools").parts["rollout"], MultiTurn)

@@ -13,7 +13,7 @@ RULES: tuple[Rule, ...] = (
     credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
     rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.graded, rows.gradable,
     rows.preferences, parts.temperature, parts.truncation, parts.ahead, parts.router, values.precision, values.schedule, parts.quantization,
-    values.master_weights, turns.several_turns, turns.turn_rewards, turns.episodes,
+    values.master_weights, turns.several_turns, turns.branching, turns.turn_rewards, turns.episodes,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""
 GRADING_RULES: tuple[Rule, ...] = (values.protocols, rows.sources, rows.answers, rows.graded, rows.gradable)

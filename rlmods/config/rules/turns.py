@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from rlmods.branching import NoBranching
 from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
 from rlmods.reward import EnvironmentReward
@@ -18,6 +19,25 @@ def several_turns(plan: Plan) -> str | None:
     return (
         f"algo={plan.config.algo.name} trains on responses of one turn, but environment={option} has several: type environment=single_turn"
     )
+
+
+def branching(plan: Plan) -> str | None:
+    rule, rollout = plan.parts.get("branching"), plan.parts.get("rollout")
+    if rule is None or isinstance(rule, NoBranching):
+        return None
+    option = f"branching={plan.choices.get('branching')}"
+    if not isinstance(rollout, MultiTurn):
+        return f"{option}: responses branch after the result of a tool, and environment=single_turn has none: type environment=tools"
+    if not getattr(rollout.rollout, "gives_entropies", False):
+        problem = f"rollout={plan.choices.get('rollout')} does not return the entropies by which responses branch"
+        return f"{option}: {problem}: type rollout=local, or branching=none"
+    if not getattr(rollout.environment, "copies", True):
+        problem = f"episodes of environment={plan.choices.get('environment')} cannot be copied, which branches need"
+        return f"{option}: {problem}: type branching=none, or another environment="
+    if plan.batch.samples <= rule.num_initial:
+        problem = f"branching.num_initial={rule.num_initial} leaves none of batch.samples={plan.batch.samples} for branches"
+        return f"{problem}: type branching.num_initial={max(1, plan.batch.samples // 2)}, a larger batch.samples, or branching=none"
+    return None
 
 
 def turn_rewards(plan: Plan) -> str | None:

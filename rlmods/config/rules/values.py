@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import is_dataclass
 
+from rlmods.branching import NoBranching
 from rlmods.config.instantiate import instantiate
 from rlmods.config.plan import Plan
 from rlmods.distributed.precision import PRECISIONS
@@ -13,7 +14,7 @@ from rlmods.environment import SingleTurn
 def protocols(plan: Plan) -> str | None:
     for name, part in plan.parts.items():
         required = {"rollout": ("generate", "sync"), "environment": ("start", "max_turns", "max_tokens")}.get(name, ("__call__",))
-        missing = [] if isinstance(part, SingleTurn) else [m for m in required if not hasattr(part, m)]
+        missing = [] if isinstance(part, SingleTurn | NoBranching) else [m for m in required if not hasattr(part, m)]
         if missing:
             return f"{name}={plan.choices.get(name)}: {type(part).__name__} has no {' and no '.join(missing)}; see rlmods/protocols.py"
         if name == "rollout" and not (is_dataclass(part) and hasattr(part, "temperature")):

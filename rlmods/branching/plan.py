@@ -1,63 +1,13 @@
-"""Entropy-based branching of rollouts over turns (ARPO): which prefixes get further continuations, until a prompt's budget is spent."""
+"""The responses to one prompt while they are sampled: which prefixes get further continuations, until the prompt's budget is spent."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from rlmods.rollout.decode import keyed_uniforms
-from rlmods.types import Branch, check_bounds
-
-
-@dataclass(frozen=True)
-class EntropyBranching:
-    """Rule of entropy-based adaptive rollouts: of the M responses to a prompt, N are sampled from the prompt on. After a tool result of a
-    response, Z further responses branch off if
-
-        P = alpha + beta dH  exceeds tau,       dH = H - H_initial,
-
-    where H is the mean entropy of the first k tokens after the tool result and H_initial that of the first k tokens of the response, both
-    divided by log V, the entropy of a uniform distribution over the vocabulary. dH is between -1 and 1.
-
-    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one prompt."""
-
-    num_initial: int = 8
-    """N, the number of responses that are sampled from the prompt on before any branch."""
-    num_branches: int = 1
-    """Z, the number of responses that branch off at one point, fewer if the budget ends."""
-    alpha: float = 0.5
-    """P at a tool result that does not change the entropy."""
-    beta: float = 0.2
-    """Weight of the change of entropy."""
-    tau: float = 0.5
-    """Threshold of P. inf: no branches; -inf with mode=threshold: branches after every tool result."""
-    num_tokens: int = 20
-    """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
-    mode: Literal["threshold", "probability"] = "threshold"
-    """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with probability P; with tau=0 this is the rule of the
-    paper's code."""
-
-    def __post_init__(self) -> None:
-        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in ("num_initial", "num_branches", "num_tokens")}
-        rules |= {name: (math.isfinite(getattr(self, name)), "finite") for name in ("alpha", "beta")}
-        check_bounds(self, "branching", rules | {"tau": (not math.isnan(self.tau), "a number")})
-
-    def probability(self, entropy: float, initial_entropy: float) -> float:
-        """Return P, which is not limited to 0 to 1, from H and H_initial."""
-        return self.alpha + self.beta * (entropy - initial_entropy)
-
-    def normalized_entropy(self, entropies: Sequence[float], vocabulary_size: int) -> float:
-        """Return the mean of the first k `entropies` (nats), divided by log V.
-
-        Raises:
-            ValueError: no entropies.
-        """
-        if not entropies:
-            raise ValueError("the entropy of a turn needs at least one token")
-        first = entropies[: self.num_tokens]
-        return sum(first) / len(first) / math.log(vocabulary_size)
+from rlmods.branching.entropy import Entropy
+from rlmods.ops import keyed_uniforms
+from rlmods.types import Branch
 
 
 class Decision(NamedTuple):
@@ -85,7 +35,7 @@ class BranchPlan:
     the budget goes to new responses from the prompt on. The order of reports decides which branches get the last of the budget, so
     reproducible callers report events that happen at once in the order of rows. A coin depends on `key`, row and position alone."""
 
-    def __init__(self, rule: EntropyBranching, num_responses: int, key: tuple[int | str, ...]) -> None:
+    def __init__(self, rule: Entropy, num_responses: int, key: tuple[int | str, ...]) -> None:
         """
         Args:
             num_responses: M.
@@ -119,7 +69,7 @@ class BranchPlan:
         if root not in self._initial_entropy:
             raise ValueError(f"response {row} has a tool result, but the entropy of its first tokens was not reported")
         initial = self._initial_entropy[root]
-        probability = self.rule.probability(entropy, initial)
+        probability = self.rule(entropy, initial)
         num = min(self.rule.num_branches, self.num_responses - len(self)) if self._branches(probability, row, position) else 0
         self.decisions.append(Decision(row, position, entropy, initial, probability, num))
         return self._start([Branch(row, position)] * num)

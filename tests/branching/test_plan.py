@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlmods.rollout.branching import BranchPlan, Decision, EntropyBranching
-from rlmods.rollout.decode import keyed_uniforms
+from rlmods.branching import Entropy
+from rlmods.branching.plan import BranchPlan, Decision
+from rlmods.ops import keyed_uniforms
 from rlmods.types import Branch
 from tests.support.batches import few
 
-NEVER = EntropyBranching(num_initial=2, tau=math.inf)
-ALWAYS = EntropyBranching(num_initial=1, tau=-math.inf)
+NEVER = Entropy(num_initial=2, tau=math.inf)
+ALWAYS = Entropy(num_initial=1, tau=-math.inf)
 Script = Callable[[int, int], float]
 """H of a response after its tool result number 1, 2, ...; number 0: H_initial."""
 
@@ -32,9 +33,7 @@ def position(turn: int) -> int:
     return 10 * turn
 
 
-def play(
-    rule: EntropyBranching, num_responses: int, script: Script = flat, turns: int = 3, key: tuple[Any, ...] = (0, "p", 0)
-) -> BranchPlan:
+def play(rule: Entropy, num_responses: int, script: Script = flat, turns: int = 3, key: tuple[Any, ...] = (0, "p", 0)) -> BranchPlan:
     """Sample responses of that many tool results, all of them one turn after the other."""
     plan = BranchPlan(rule, num_responses, key)
     reached = dict.fromkeys(range(len(plan)), 0)
@@ -94,7 +93,7 @@ class TestBudget:
         st.sampled_from(["threshold", "probability"]),
     )
     def test_is_spent_exactly(self, num_responses: int, num_initial: int, num_branches: int, turns: int, seed: int, mode: Any) -> None:
-        rule = EntropyBranching(num_initial, num_branches, alpha=0.0, beta=1.0, tau=0.0, mode=mode)
+        rule = Entropy(num_initial, num_branches, alpha=0.0, beta=1.0, tau=0.0, mode=mode)
         plan = play(rule, num_responses, lambda row, turn: keyed_uniforms(1, seed, row, turn)[0], turns)
         assert len(plan) == num_responses
         for row, branch in enumerate(plan.branches):
@@ -120,7 +119,7 @@ class TestBudget:
 
 
 class TestRule:
-    RULE = EntropyBranching(num_initial=1, alpha=0.5, beta=0.25, tau=0.5625)
+    RULE = Entropy(num_initial=1, alpha=0.5, beta=0.25, tau=0.5625)
 
     @pytest.mark.parametrize(("entropy", "branches"), [(0.25, 0), (0.5, 0), (0.5 + 1e-9, 1), (1.0, 1)])
     def test_branches_where_the_probability_exceeds_the_threshold(self, entropy: float, branches: int) -> None:
@@ -144,7 +143,7 @@ class TestRule:
             BranchPlan(self.RULE, 2, ()).on_tool_result(0, 7, 0.5)
 
     def test_entropy_is_the_mean_of_the_first_tokens_in_units_of_the_uniform_distribution(self) -> None:
-        rule = EntropyBranching(num_tokens=3)
+        rule = Entropy(num_tokens=3)
         unit = math.log(50)
         assert rule.normalized_entropy([unit, 0.0, unit / 2, 99.0], 50) == pytest.approx(0.5)
         assert rule.normalized_entropy([unit], 50) == pytest.approx(1.0)
@@ -155,9 +154,9 @@ class TestRule:
 class TestProbability:
     """A coin for each decision, which depends on the key, the response and the position alone."""
 
-    COIN = EntropyBranching(num_initial=1, alpha=0.2, beta=1.0, tau=0.0, mode="probability")
+    COIN = Entropy(num_initial=1, alpha=0.2, beta=1.0, tau=0.0, mode="probability")
 
-    def branched(self, rule: EntropyBranching, entropy: float, prompts: int = 400) -> list[bool]:
+    def branched(self, rule: Entropy, entropy: float, prompts: int = 400) -> list[bool]:
         """Decisions at one tool result of many prompts."""
         found = []
         for prompt in range(prompts):
@@ -214,4 +213,4 @@ class TestProbability:
 )
 def test_invalid_fields_are_refused_by_name(bad: dict[str, Any], field: str) -> None:
     with pytest.raises(ValueError, match=f"branching.{field}="):
-        EntropyBranching(**bad)
+        Entropy(**bad)

@@ -1,0 +1,6 @@
+"""Branching of responses over turns."""
+
+from rlmods.branching.entropy import Entropy
+from rlmods.branching.none import NoBranching
+
+__all__ = ["Entropy", "NoBranching"]

@@ -1,0 +1,59 @@
+"""The rule of ARPO by which responses branch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlmods.types import check_bounds
+
+
+@dataclass(frozen=True)
+class Entropy:
+    """Rule of entropy-based adaptive rollouts: of the M responses to a prompt, N are sampled from the prompt on. After a tool result of a
+    response, Z further responses branch off if
+
+        P = alpha + beta dH  exceeds tau,       dH = H - H_initial,
+
+    where H is the mean entropy of the first k tokens after the tool result and H_initial that of the first k tokens of the response, both
+    divided by log V, the entropy of a uniform distribution over the vocabulary. dH is between -1 and 1.
+
+    ARPO, arXiv:2507.19849, section 3.1. M is `batch.samples`. `BranchPlan` applies the rule to one prompt."""
+
+    num_initial: int = 8
+    """N, the number of responses that are sampled from the prompt on before any branch."""
+    num_branches: int = 1
+    """Z, the number of responses that branch off at one point, fewer if the budget ends."""
+    alpha: float = 0.5
+    """P at a tool result that does not change the entropy."""
+    beta: float = 0.2
+    """Weight of the change of entropy."""
+    tau: float = 0.5
+    """Threshold of P. inf: no branches; -inf with mode=threshold: branches after every tool result."""
+    num_tokens: int = 20
+    """k, the number of tokens over which entropies are averaged; fewer if a turn ends before."""
+    mode: Literal["threshold", "probability"] = "threshold"
+    """threshold: branch if P > tau, as in the paper. probability: if P > tau, branch with probability P; with tau=0 this is the rule of the
+    paper's code."""
+
+    def __post_init__(self) -> None:
+        rules = {name: (getattr(self, name) >= 1, "at least 1") for name in ("num_initial", "num_branches", "num_tokens")}
+        rules |= {name: (math.isfinite(getattr(self, name)), "finite") for name in ("alpha", "beta")}
+        check_bounds(self, "branching", rules | {"tau": (not math.isnan(self.tau), "a number")})
+
+    def __call__(self, entropy: float, initial_entropy: float) -> float:
+        """Return P, which is not limited to 0 to 1, from H and H_initial."""
+        return self.alpha + self.beta * (entropy - initial_entropy)
+
+    def normalized_entropy(self, entropies: Sequence[float], vocabulary_size: int) -> float:
+        """Return the mean of the first k `entropies` (nats), divided by log V.
+
+        Raises:
+            ValueError: no entropies.
+        """
+        if not entropies:
+            raise ValueError("the entropy of a turn needs at least one token")
+        first = entropies[: self.num_tokens]
+        return sum(first) / len(first) / math.log(vocabulary_size)

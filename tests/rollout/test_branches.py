@@ -1,0 +1,186 @@
+"""Responses of several turns that branch: their prefixes, episodes, entropies and budget."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.branching import Entropy, NoBranching
+from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.turns import over_turns
+from rlmods.training.collate import collate
+from rlmods.training.metrics import Meter, log_turns
+from rlmods.types import Branch, Prompt, Reply, Response, Scores, Turn
+from tests.support.environments import Echo, Lines, Script
+from tests.support.tiny_setup import policy
+
+PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
+NEVER = Entropy(num_initial=2, tau=math.inf)
+ALWAYS = Entropy(num_initial=1, tau=-math.inf)
+TWO = Script(["abc", "de"])
+
+
+def sample(
+    environment: Any, rule: Entropy | None, *, samples: int = 4, prompts: Sequence[Prompt] = PROMPTS, **settings: Any
+) -> list[Response]:
+    rollout = MultiTurn(Local(**{"max_tokens": 8, "seed": 7} | settings), environment, rule)
+    rollout.sync(policy(), iteration=3)
+    return rollout.generate(prompts, samples=samples, iteration=3)
+
+
+def groups(responses: list[Response], samples: int = 4) -> list[list[Response]]:
+    return [responses[i : i + samples] for i in range(0, len(responses), samples)]
+
+
+def without_decisions(responses: list[Response]) -> list[Response]:
+    return [replace(r, meta={key: value for key, value in r.meta.items() if key != "decisions"}) for r in responses]
+
+
+class TestLimits:
+    def test_without_branches_they_are_independent_responses(self) -> None:
+        """Bit for bit those of a rollout without a rule, although some are sampled after others have ended."""
+        expected = sample(Echo(), None)
+        assert without_decisions(sample(Echo(), NEVER)) == expected
+        assert not any(r.branch for r in expected)
+
+    def test_always_branching_is_a_full_tree_until_the_budget_is_spent(self) -> None:
+        for group in groups(sample(TWO, ALWAYS, max_tokens=40)):
+            first, second = group[0].turns[1].start, group[0].turns[2].start
+            assert [r.branch for r in group] == [None, Branch(0, first), Branch(0, second), Branch(1, group[1].turns[2].start)]
+
+    @pytest.mark.parametrize("samples", [1, 3, 6])
+    def test_the_budget_is_spent_exactly(self, samples: int) -> None:
+        responses = sample(Echo(), replace(ALWAYS, num_branches=2), samples=samples)
+        assert Counter(r.prompt.id for r in responses) == dict.fromkeys("012", samples)
+        assert [r.meta["sample"] for r in responses] == [*range(samples)] * 3
+
+
+class TestPrefix:
+    def test_is_that_of_the_parent(self) -> None:
+        num_branches = 0
+        for group in groups(sample(TWO, ALWAYS, max_tokens=40)):
+            for r in group:
+                if (branch := r.branch) is not None:
+                    parent, shared = group[branch.parent], branch.shared
+                    for name in ("tokens", "behavior_logprobs", "mask"):
+                        assert getattr(r, name)[:shared] == getattr(parent, name)[:shared]
+                    assert not r.mask[shared - 1]
+                    assert r.mask[shared]
+                    assert shared == next(turn.start for turn in r.turns if turn.start >= shared)
+                    assert [t for t in r.turns if t.stop <= shared] == [t for t in parent.turns if t.stop <= shared]
+                    num_branches += 1
+        assert num_branches == 9
+
+    def test_branches_are_samples_of_their_own(self) -> None:
+        responses = sample(TWO, replace(ALWAYS, num_branches=3), max_tokens=40, temperature=3.0)
+        assert len({tuple(r.tokens) for r in responses}) == len(responses)
+
+    def test_logprobs_equal_teacher_forcing(self) -> None:
+        responses, model = sample(TWO, ALWAYS, temperature=0.8, max_tokens=40), policy()
+        rows = collate(responses, Scores([0.0] * 12), torch.arange(3).repeat_interleave(4), policy_version=0, pad_id=model.pad_id)
+        assert rows.origin is not None
+        logprobs = model(rows.tokens, rows.mask, temperature=0.8).logprobs
+        torch.testing.assert_close(logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
+
+    def test_neither_other_rows_nor_batch_size_matter(self) -> None:
+        expected = sample(Echo(), ALWAYS)
+        assert sample(Echo(), ALWAYS, batch_size=1) == expected
+        assert sample(Echo(), ALWAYS, prompts=PROMPTS[:1]) + sample(Echo(), ALWAYS, prompts=PROMPTS[1:]) == expected
+
+    def test_tokens_of_the_parent_are_not_sampled_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        said, extend = [], Local.extend
+
+        def spy(self: Local, contexts: Any, *, iteration: int) -> Any:
+            found = extend(self, contexts, iteration=iteration)
+            said.extend(len(c.tokens) for row in found for c in row)
+            return found
+
+        monkeypatch.setattr(Local, "extend", spy)
+        responses = sample(TWO, ALWAYS, max_tokens=40)
+        last = {(r.prompt.id, r.meta["sample"]): r for r in responses}
+        assert sum(r.num_new for r in last.values()) == sum(said)
+        assert sum(r.num_sampled for r in responses) > sum(said)
+
+
+class TestEpisode:
+    def test_goes_on_from_a_copy_at_the_branch(self) -> None:
+        """What the environment has seen in an episode are the turns of its response, and what it replies follows from them."""
+        episodes: list[Lines] = []
+
+        class Watched(Lines):
+            def reply(self, turn: Turn) -> Reply:
+                if not any(x is self for x in episodes):
+                    episodes.append(self)
+                return super().reply(turn)
+
+        class Watching(Script):
+            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
+                made = super().start(prompt, key=key)
+                return Watched(made.prompt, made.replies, made.seen)
+
+        responses = sample(Watching(["abc", "de"]), ALWAYS, max_tokens=40)
+        seen = Counter((e.prompt.id, *(turn.text for turn in e.seen)) for e in episodes)
+        assert seen == Counter((r.prompt.id, *(turn.text for turn in r.turns)) for r in responses)
+
+    def test_the_observation_follows_from_the_conversation_of_the_branch(self) -> None:
+        model, prompts = policy(), [Prompt(id="0", messages=[{"role": "user", "content": "1+1="}])]
+        model.tokenizer.chat_template = (
+            "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}[assistant]{% endif %}"
+        )
+        rollout = MultiTurn(Local(max_tokens=6, seed=7), Script(["ab", "cd", "ef"]), ALWAYS)
+        rollout.sync(model, iteration=0)
+        for r in rollout.generate(prompts, samples=8, iteration=0):
+            for turn, following, text in zip(r.turns, r.turns[1:], ("ab", "cd", "ef"), strict=False):
+                assert model.decode_raw(r.tokens[turn.stop : following.start]).endswith(f"[user]{text}[assistant]")
+
+
+class TestEntropies:
+    def test_of_decisions_are_those_of_the_policy(self) -> None:
+        rule, model, checked = Entropy(num_initial=2, num_tokens=3), policy(), 0
+        size = math.log(model.model.get_input_embeddings().weight.shape[0])
+        for group in groups(sample(TWO, rule, temperature=0.8, max_tokens=40)):
+            for r in group:
+                ids = torch.tensor([[*r.prompt_tokens, *r.tokens]])
+                entropies = model(ids, torch.ones_like(ids, dtype=torch.bool), temperature=0.8).entropy[0, len(r.prompt_tokens) :] / size
+                by_turn = {turn.start: float(entropies[turn.start : min(turn.stop, turn.start + 3)].mean()) for turn in r.turns}
+                for decision in r.meta.get("decisions", ()):
+                    assert decision["row"] == r.meta["sample"]
+                    assert decision["entropy"] == pytest.approx(by_turn[decision["position"]], abs=1e-4)
+                    assert decision["initial_entropy"] == pytest.approx(by_turn[0], abs=1e-4)
+                    assert decision["probability"] == pytest.approx(0.5 + 0.2 * (decision["entropy"] - decision["initial_entropy"]))
+                    branched = [x for x in group if x.branch == Branch(r.meta["sample"], decision["position"])]
+                    assert len(branched) == decision["num_branches"]
+                    checked += 1
+        assert checked > 6
+
+    def test_are_not_computed_without_a_rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.rollout.decode.entropy", pytest.fail)
+        sample(TWO, None)
+
+
+def test_validation_does_not_branch() -> None:
+    rollout = MultiTurn(Local(max_tokens=8, seed=7), TWO, ALWAYS).with_settings(temperature=0.5)
+    rollout.sync(policy(), iteration=0)
+    assert not any(r.branch for r in rollout.generate(PROMPTS, samples=4, iteration=0))
+
+
+def test_no_branching_is_no_rule() -> None:
+    assert over_turns(Local(), TWO, NoBranching()).branching is None
+    assert over_turns(Local(), TWO, ALWAYS).branching is ALWAYS
+
+
+def test_metrics_of_branches() -> None:
+    responses, meter = sample(TWO, ALWAYS, max_tokens=40), Meter(torch.device("cpu"))
+    log_turns(meter, "train", responses)
+    found = meter.compute()
+    assert found["train/branched_fraction"] == 0.75
+    assert found["train/shared_tokens"] == pytest.approx(sum(r.num_sampled - r.num_new for r in responses) / 12)
+    meter = Meter(torch.device("cpu"))
+    log_turns(meter, "train", sample(TWO, None))
+    assert "train/branched_fraction" not in meter.compute()
