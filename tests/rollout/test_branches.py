@@ -89,9 +89,12 @@ class TestPrefix:
         torch.testing.assert_close(logprobs[rows.mask], rows.behavior_logprobs[rows.mask], rtol=0, atol=1e-4)
 
     def test_neither_other_rows_nor_batch_size_matter(self) -> None:
-        expected = sample(Echo(), ALWAYS)
-        assert sample(Echo(), ALWAYS, batch_size=1) == expected
-        assert sample(Echo(), ALWAYS, prompts=PROMPTS[:1]) + sample(Echo(), ALWAYS, prompts=PROMPTS[1:]) == expected
+        def ids(**settings: Any) -> list[tuple[Any, ...]]:
+            return [(r.prompt.id, tuple(r.tokens), r.branch) for r in sample(Echo(), ALWAYS, **settings)]
+
+        expected = ids()
+        assert ids(batch_size=1) == ids(batch_size=5) == expected
+        assert ids(prompts=PROMPTS[:1]) + ids(prompts=PROMPTS[1:]) == expected
 
     def test_tokens_of_the_parent_are_not_sampled_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
         said, extend = [], Local.extend
