@@ -182,6 +182,12 @@ def float32_linear(
     return logits if bias is None else logits + bias.float()
 
 
+def autocast_dtype(x: Tensor) -> torch.dtype | None:
+    """Return the data type of autocast on the device of a tensor, None without autocast."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
 def is_exact(hidden: Tensor, weight: Tensor) -> bool:
     """Return True if a product with these weights is to be computed in their precision: neither autocast nor 16-bit weights."""
     return weight.dtype in (torch.float32, torch.float64) and not torch.is_autocast_enabled(hidden.device.type)

@@ -171,8 +171,8 @@ class TestAlgorithms:
             check_overrides(row.command.split())
         named = {row.name.removeprefix("tiny_") for row in rows}
         algorithms = {path.stem for path in (CONF / "algo").glob("*.yaml")}
-        assert algorithms - named == {"policy_gradient", "iterative_grpo", "distill", "gkd"}, (
-            "no recipe of its own; need a reward model or a teacher"
+        assert algorithms - named == {"policy_gradient", "iterative_grpo", "distill", "gkd", "arpo"}, (
+            "no recipe of its own; need a reward model, a teacher or an environment"
         )
 
     def test_page_has_a_row_for_every_command(self) -> None:

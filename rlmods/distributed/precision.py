@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,7 +54,9 @@ def has_fast_bfloat16(device: str) -> tuple[bool, str]:
         found = torch.cuda.is_bf16_supported(including_emulation=False)
         return found, f"this GPU computes {'bfloat16 at speed' if found else 'no bfloat16'}"
     if device == "cpu":
-        capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # earlier versions of PyTorch do not tell
+        if not hasattr(torch.cpu, "get_capabilities"):
+            return False, "this version of PyTorch does not tell whether the processor has matrix units"
+        capabilities: Mapping[str, Any] = torch.cpu.get_capabilities()
         found = bool(capabilities.get("amx_bf16", False))
         return found, f"this processor has {'' if found else 'no '}matrix units for bfloat16 (AMX)"
     return False, f"no fast bfloat16 on {device}"

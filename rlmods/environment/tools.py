@@ -101,8 +101,8 @@ class Tools:
 
     @property
     def stop(self) -> list[str]:
-        """Texts that end a turn: the ends of calls in the format `tags`."""
-        return [f"</{name}>" for name in self.functions] if self.format in ("auto", "tags") else []
+        """Texts that end a turn: the ends of calls in the format `tags`, in which prompts of plain text are answered."""
+        return [f"</{name}>" for name in self.functions]
 
     def for_policy(self, policy: Any) -> Tools:
         """Return the environment with the format that the chat template of a policy shows."""

@@ -19,7 +19,7 @@ def keep_freed_memory() -> bool:
     time of an update on a processor. The peak of the memory stays the same; it is held between the stages of an iteration.
 
     Returns:
-        True if it was set.
+        True if it was set. glibc before 2.35 refuses, and keeps its default.
     """
     if platform.libc_ver()[0] != "glibc" or any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ):
         return False

@@ -169,9 +169,9 @@ class Policy(TokenizerMixin, nn.Module):
             recording = self.routers.trace(routed_experts, logits=router_logits)
         with autocast, recording as trace:
             before = self._states(tokens, mask)
+            if other is not None:  # it may have seen other tokens before equal ones, as a teacher that is shown demonstrations
+                before = States(before.by_token(before.hidden))
             targets = before.distinct(tokens[:, 1:][mask[:, 1:]])
-            if other is not None:
-                other = other._replace(states=before.distinct(other.states))
             outputs = self._score(before.hidden, targets, temperature, entropy, other)
             values = None if value_head is None else value_head(before.hidden).squeeze(-1).float()
         logprobs, entropies, *divergence = (scatter(before.by_token(x), mask) for x in outputs)

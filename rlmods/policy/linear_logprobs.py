@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from rlmods.ops import is_exact, product_precision
+from rlmods.ops import autocast_dtype, is_exact, product_precision
 from rlmods.policy.cpu_linear import cpu_linear
 
 LOGITS_PER_CHUNK = {"cpu": 2**23, "cuda": 2**26}
@@ -145,12 +145,6 @@ class _LinearLogprobs(torch.autograd.Function):
             if d_weight is not None:
                 d_weight[words] = _product(gradient.t(), states_factor, ctx.exact)
         return None if d_hidden is None else d_hidden.to(hidden.dtype), d_weight, d_bias, None, None, None
-
-
-def autocast_dtype(x: Tensor) -> torch.dtype | None:
-    """Return the data type of autocast on the device of a tensor, None without autocast."""
-    device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
 
 
 def _chunks(count: int, size: int) -> list[slice]:

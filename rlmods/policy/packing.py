@@ -21,6 +21,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from rlmods.ops import autocast_dtype
 from rlmods.types import TokenInts, TokenMask
 
 IMPLEMENTATION = "rlmods_packed_sdpa"
@@ -150,11 +151,13 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
-        rows = gradient.new_zeros(ctx.num_rows, *gradient.shape[index.ndim :])
-        flat = gradient.flatten(0, index.ndim - 1)
+        flat = gradient.flatten(0, index.ndim - 1).to(torch.promote_types(gradient.dtype, torch.float32))  # sums in at least 32 bits
+        rows = flat.new_zeros(ctx.num_rows, *gradient.shape[index.ndim :])
         if gradient.device.type == "cuda":  # where index_add_ adds in the order of arrival
-            return rows.index_put_((index.flatten(),), flat, accumulate=True), None
-        return rows.index_add_(0, index.flatten(), flat), None
+            rows.index_put_((index.flatten(),), flat, accumulate=True)
+        else:
+            rows.index_add_(0, index.flatten(), flat)
+        return rows.to(gradient.dtype), None
 
 
 def gather(x: Tensor, index: Tensor) -> Tensor:
@@ -180,8 +183,7 @@ def packed_attention(
             # PyTorch's kernel for one token without a mask is five times as slow in 16 bits.
             attention_mask = torch.ones(1, 1, 1, key.shape[2], dtype=torch.bool)
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)  # type: ignore[no-any-return]
-    # PyTorch's backward of attention on processors takes three times as long in 16 bits.
-    dtype = torch.float32 if query.device.type == "cpu" and query.dtype == torch.bfloat16 else query.dtype
+    dtype = attention_dtype(query.device.type, query.dtype, autocast_dtype(query))
     queries, keys, values = (x.squeeze(0).transpose(0, 1).to(dtype) for x in (query, key, value))
     outputs = []
     for chunk in packing.chunks:
@@ -238,6 +240,15 @@ def enable_packing(model: Any, device: torch.device) -> bool:
         return True
     use_plain_attention(model)
     return False
+
+
+def attention_dtype(device: str, dtype: torch.dtype, autocast: torch.dtype | None) -> torch.dtype:
+    """Return the data type in which attention of packed rows is computed, given that of the queries and that of autocast: on GPUs that of
+    autocast, which the fast kernels need (queries with rotary positions are float32); on processors at least 32 bits, as PyTorch's backward
+    takes three times as long there in 16 bits."""
+    if device == "cpu":
+        return torch.promote_types(dtype, torch.float32)
+    return autocast or dtype
 
 
 def use_packed_attention(model: Any) -> bool:

@@ -13,14 +13,14 @@ class EnvironmentReward:
     """Sum of the rewards that the environment gave for the turns of a response (`environment=...`); it abstains if it gave none.
 
     With `by_turn`, the reward of each turn is on its last token, for estimators with token-level credit (advantage=gae, n_step). A response
-    is correct if its reward is at least `success`.
+    is correct if the last reward that was given is at least `success`, whatever the turns before cost.
 
     Raises: UserError for responses of one turn, to which no environment replied."""
 
     by_turn: bool = False
     """Place the reward of each turn on its last sampled token, and not their sum on the last token of the response."""
     success: float | None = 1.0
-    """Smallest sum that counts as correct; null: correctness is not reported."""
+    """Smallest last reward that counts as correct; null: correctness is not reported."""
 
     @property
     def gives_tokens(self) -> bool:
@@ -32,7 +32,7 @@ class EnvironmentReward:
             raise UserError("reward=environment grades responses of an environment of several turns: type environment=OPTION")
         given = [[turn.reward for turn in response.turns if turn.reward is not None] for response in responses]
         values = [sum(rewards) if rewards else None for rewards in given]
-        correct = None if self.success is None else [None if value is None else value >= self.success for value in values]
+        correct = None if self.success is None else [rewards[-1] >= self.success if rewards else None for rewards in given]
         return Scores(values, correct=correct, tokens=[_by_token(response) for response in responses] if self.by_turn else None)
 
 

@@ -23,6 +23,10 @@ MAX_WORKERS = 32
 """Threads in which environments reply."""
 
 
+REWRITTEN = "rewritten"
+"""Entry of `Response.meta` of a response that was truncated because the chat template would have written its turns in another way."""
+
+
 def over_turns(rollout: Any, environment: Any, branching: Any = None) -> Any:
     """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn. `branching`: the rule by
     which responses branch; None or `NoBranching`: they do not."""
@@ -151,7 +155,12 @@ class MultiTurn:
                     row.done = row.done or len(row.turns) == self.environment.max_turns
                     progress.done += row.done
                 active = [row for group in groups for row in group.next_rows()]
-        return [row.response(iteration) for group in groups for row in group.rows]
+        rows = [row for group in groups for row in group.rows]
+        if not any(row.observed for row in rows) and any(row.observed is False for row in rows):
+            problem = "the chat template of this model writes earlier turns in another way once an observation follows"
+            reason = "as those do that leave out thoughts, so their token ids would not be those sampled"
+            raise UserError(f"environment: {problem}, {reason}: type environment=single_turn")
+        return [row.response(iteration) for row in rows]
 
     @property
     def num_entropies(self) -> int:
@@ -219,6 +228,9 @@ class _Row:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """Decisions about branches of this response, for the sample log."""
     done: bool = False
+    observed: bool | None = None
+    """False if the response ends because the chat template would write its turns in another way once an observation follows; None if there
+    was no observation."""
     ended: bool = False
     """True if the environment ended the episode."""
 
@@ -254,11 +266,10 @@ class _Row:
         assert reply.messages is not None
         has_eos = self.tokens[-1] in policy.eos_ids
         observed = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
+        self.observed = observed is not None
         if observed is None:
-            problem = (
-                "the chat template of this model writes earlier turns in another way once an observation follows (it leaves out thoughts)"
-            )
-            raise UserError(f"environment: {problem}, so their token ids would not be those sampled: type environment=single_turn")
+            self.done = True
+            return
         if len(self.tokens) + len(observed) >= self.max_tokens:
             self.done = True
             return
@@ -276,7 +287,12 @@ class _Row:
             behavior_logprobs=self.logprobs[:stop],
             text=self.turns[-1].text,
             finish="stop" if self.ended else "length",
-            meta={"sample": self.sample, "iteration": iteration} | ({"decisions": self.decisions} if self.decisions else {}),
+            meta={
+                "sample": self.sample,
+                "iteration": iteration,
+                **({"decisions": self.decisions} if self.decisions else {}),
+                **({REWRITTEN: True} if self.observed is False else {}),
+            },
             branch=self.branch,
             mask=self.mask[:stop],
             turns=tuple(self.turns),

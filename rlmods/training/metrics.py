@@ -258,7 +258,8 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
 
 def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
-    be read, and seconds in tools; if there are branches also the fraction of responses that branch off from another one, and the sampled
+    be read, seconds in tools, and the fraction of responses that were truncated because the chat template would have written their turns in
+    another way; if there are branches also the fraction of responses that branch off from another one, and the sampled
     tokens that a response has from there. Nothing is logged of responses of one turn (`environment=single_turn`)."""
     responses = [r for r in responses if r.turns]
     calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
@@ -269,6 +270,7 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
         "tool_errors": [sum(call.error not in (None, "malformed") for call in own) for own in calls],
         "malformed_calls": [sum(call.error == "malformed" for call in own) for own in calls],
         "tool_s": [sum(call.seconds for call in own) for own in calls],
+        "rewritten_fraction": [bool(r.meta.get("rewritten")) for r in responses],
     }
     if any(r.branch for r in responses):
         values["branched_fraction"] = [r.branch is not None for r in responses]

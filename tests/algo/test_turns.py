@@ -168,6 +168,9 @@ class TestRewards:
         assert scores.values == [0.25, None]
         assert scores.correct == [True, None]
         assert EnvironmentReward(success=None)([TWO]).correct is None
+        late = response([True, False, True], [(0, 1, -0.1), (2, 3, 1.0)])
+        assert EnvironmentReward()([late]).values == [0.9]
+        assert EnvironmentReward()([late]).correct == [True]
         assert EnvironmentReward(success=0.3)([TWO]).correct == [False]
 
     def test_of_the_environment_needs_one(self) -> None:

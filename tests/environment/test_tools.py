@@ -195,7 +195,7 @@ def test_the_format_is_that_of_the_template(template: Any, expected: str) -> Non
     assert of_template(template) == expected
     assert Tools().for_policy(Policy).format == expected
     assert Tools(format="llama3").for_policy(Policy).format == "llama3"
-    assert Tools(format="hermes").stop == []
+    assert Tools(format="hermes").stop == ["</calculator>"]  # prompts of plain text are of the format `tags`
     assert Tools().stop == ["</calculator>"]
 
 

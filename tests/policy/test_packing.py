@@ -145,6 +145,17 @@ class TestEqualsPadded:
         assert found[1].max() > 1e-3
         torch.testing.assert_close(found[0], found[1], rtol=0, atol=2e-5)
 
+    def test_another_model_may_have_seen_other_prompts(self) -> None:
+        """As a teacher that is shown demonstrations: its states differ where the tokens of the policy do not."""
+        tokens, mask = (x[:1].expand(2, -1) for x in RAGGED)
+        made, other, found = policy(), policy(llama(rope_theta=100.0)), []
+        states = torch.randn(int(mask.sum()), 32, generator=torch.Generator().manual_seed(0))
+        for packs in (True, False):
+            made.packs = packs
+            found.append(made(tokens, mask, other=Other(states, other.output_layer(), kl_divergence)).divergence)
+        assert (found[1][0] - found[1][1]).abs().max() > 1e-3
+        torch.testing.assert_close(found[0], found[1], rtol=0, atol=2e-5)
+
     def test_with_gradient_checkpointing(self) -> None:
         made = policy(gradient_checkpointing=True)
         expected = outputs(policy(), *RAGGED, packs=True)
@@ -308,6 +319,21 @@ def test_attention_without_a_packing_is_that_of_transformers(queries: int, dtype
     q, k, v = (torch.randn(2, heads, tokens, 8).to(dtype) for heads, tokens in ((4, queries), (2, 5), (2, 5)))
     actual, expected = (f(module, q, k, v, None, scaling=0.3)[0] for f in (packing.packed_attention, packing.sdpa_attention_forward))
     torch.testing.assert_close(actual, expected, rtol=0, atol=0 if dtype == torch.float32 else 2e-2)
+
+
+def test_the_data_type_of_attention() -> None:
+    """Autocast leaves queries with rotary positions in 32 bits, for which GPUs have no fast kernel."""
+    bf16, fp32, fp64 = torch.bfloat16, torch.float32, torch.float64
+    assert [packing.attention_dtype("cuda", *x) for x in ((fp32, bf16), (bf16, None), (fp32, None))] == [bf16, bf16, fp32]
+    assert [packing.attention_dtype("cpu", *x) for x in ((fp32, bf16), (bf16, None), (fp64, None))] == [fp32, fp32, fp64]
+
+
+def test_gradients_of_shared_tokens_are_sums_of_32_bits() -> None:
+    x = torch.zeros(1, 8, dtype=torch.bfloat16, requires_grad=True)
+    weights = torch.rand(512, 8, generator=torch.Generator().manual_seed(0)).bfloat16()
+    (gather(x, torch.zeros(512, dtype=torch.long)) * weights).sum().backward()
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad[0].double(), weights.double().sum(0), rtol=2**-8, atol=0)
 
 
 @pytest.mark.parametrize("lengths", [[(6, [4])], [(6, [4, 4, 4])]])

@@ -9,7 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rlmods.rollout.decode import keyed_uniforms, sample_tokens, truncate
+from rlmods.ops import keyed_uniforms
+from rlmods.rollout.decode import sample_tokens, truncate
 
 PINNED = [0.7383111818600042, 0.7930586100733489, 0.7131344960449167]
 EDGES = [0.0, 2**-60, 0.25, 0.5, 1 - 2**-53, 1.0]  # 1.0: the previous value in float32

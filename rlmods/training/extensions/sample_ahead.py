@@ -17,7 +17,7 @@ import torch
 
 from rlmods.training.collate import collate, generate
 from rlmods.training.extensions.base import Extension
-from rlmods.types import Prompt, Response, Scores, ToolCall, Turn
+from rlmods.types import Branch, Prompt, Response, Scores, ToolCall, Turn
 
 POLL_S = 0.1
 """Time between two reports of progress while waiting, at which a run can also be interrupted."""
@@ -153,6 +153,7 @@ class SampleAhead(Extension):
                     "finish": r.finish,
                     "meta": plain_items(r.meta),
                     **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [asdict(turn) for turn in r.turns]}),
+                    **({} if r.branch is None else {"branch": asdict(r.branch)}),
                 }
                 for r in self._responses
             ]
@@ -163,10 +164,14 @@ class SampleAhead(Extension):
         rows = [row for state in states for row in state["responses"]]
         size = len(rows) // world_size
         own = rows[rank * size : (rank + 1) * size]
-        self._responses = [
-            Response(**row | {"prompt": Prompt(id=row["prompt"][0], time=row["prompt"][1]), "turns": _turns(row.get("turns", ()))})
-            for row in own
-        ]
+        self._responses = [_response(row) for row in own]
+
+
+def _response(row: Mapping[str, Any]) -> Response:
+    """Return a response that a checkpoint holds as a dictionary."""
+    prompt_id, time = row["prompt"]
+    branch = Branch(**row["branch"]) if "branch" in row else None
+    return Response(**{**row, "prompt": Prompt(id=prompt_id, time=time), "turns": _turns(row.get("turns", ())), "branch": branch})
 
 
 def _turns(rows: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
