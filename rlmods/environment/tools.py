@@ -85,7 +85,7 @@ class Tools:
         check_bounds(self, "environment", rules | {"tool_timeout_s": (self.tool_timeout_s > 0, "above 0")})
         if self.format not in get_args(FormatName):
             raise UserError(f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}")
-        if isinstance(self.tools, str) or not self.tools:
+        if not isinstance(self.tools, list | tuple) or not self.tools or not all(isinstance(name, str) for name in self.tools):
             raise UserError(f"environment.tools={self.tools}: type a list of tools, environment.tools=[calculator]")
         if len(self.functions) < len(self.tools):
             raise UserError("environment.tools: two tools have the same name: leave one out")

@@ -333,5 +333,6 @@ class TestLoading:
             Tools(format="json")  # type: ignore[arg-type]
         with pytest.raises(UserError, match="two tools have the same name"):
             Tools(["calculator", "calculator"])
-        with pytest.raises(UserError, match="type a list of tools"):
-            Tools("calculator")
+        for tools in ("calculator", [], {"calculator": 1}, ["calculator", 3]):
+            with pytest.raises(UserError, match="type a list of tools"):
+                Tools(tools)  # type: ignore[arg-type]
