@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
 from rlmods.environment.worker import MARK, to_text
 from rlmods.reward.sandbox.walls import missing_support
+from rlmods.run.files import dumps
 from rlmods.types import Prompt, Reply, Turn, UserError
 from tests.environment import hostile
 
@@ -146,6 +148,11 @@ class TestFormats:
                     "</think>",
                     "\ud800",
                     "1e999",
+                    '"\\ud83d"',
+                    '{"\\udc00": ["\\ud83d"]}',
+                    *("[" * 600, "]" * 600),
+                    '<tool_call>{"name": "\\ud83d", "arguments": {"a": [',
+                    '"\\ud83d"]}}</tool_call>',
                 ]
             ),
             max_size=8,
@@ -155,6 +162,21 @@ class TestFormats:
         for record in reply("".join(pieces), Tools(format=name), CHAT).calls:
             assert record.result
             record.result.encode()
+            dumps(asdict(record)).encode()
+
+    @pytest.mark.parametrize("value", [r'"\ud83d"', r'{"\ud83d": ["a\udc00", "\ud83d\ude00"]}', "[" * 600 + "]" * 600, "[" * 32 + "]" * 32])
+    def test_calls_can_be_written(self, name: Any, value: str) -> None:
+        """Neither halves of surrogate pairs nor deep arguments raise, wherever a call holds them."""
+        tools = Tools([HOSTILE + "add", "calculator"], format=name)
+        key = "parameters" if name == "llama3" else "arguments"
+        for called, argument in (("add", "a"), ("calculator", "expression"), (r"\ud83d", "a")):
+            call = f'{{"name": "{called}", "{key}": {{"{argument}": {value}}}}}'
+            texts = {"hermes": f"<tool_call>{call}</tool_call>", "mistral": f"[TOOL_CALLS][{call}]", "llama3": call}
+            tag = f'<{called}>{{"{argument}": {value}}}</{called}>' if "ud83d" not in called else "<add>{}</add>"
+            [record] = reply(texts.get(name, tag), tools, CHAT).calls
+            dumps(asdict(record)).encode()
+            if name != "tags":
+                assert (record.error == "malformed") == ("[[" in value)
 
 
 def test_other_spellings_of_calls() -> None:
