@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -105,8 +106,13 @@ class Tools:
         return [f"</{name}>" for name in self.functions] if self.format in ("auto", "tags") else []
 
     def for_policy(self, policy: Any) -> Tools:
-        """Return the environment with the format that the chat template of a policy shows."""
-        return replace(self, format=of_template(policy.tokenizer.chat_template)) if self.format == "auto" else self
+        """Return the environment with the format that the chat template of a policy shows. It has the same tools, with the documents that
+        they have read."""
+        if self.format != "auto":
+            return self
+        bound = copy(self)
+        object.__setattr__(bound, "format", of_template(policy.tokenizer.chat_template))
+        return bound
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToolUse:
         """Begin an episode. Nothing in it is random."""
