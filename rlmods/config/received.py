@@ -9,19 +9,21 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from hydra.utils import get_class
+from hydra.utils import get_class, get_method
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import YAMLError
 
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
+from rlmods.environment.tool import BUILT_IN
 from rlmods.types import UserError
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "url": ("sends prompts and responses there", lambda value: value is not None),
     "key_variable": ("sends this environment variable to a server", lambda value: value is not None),
     "cache": ("writes this file", lambda value: value is not None),
+    "documents": ("shows this file to the policy", lambda value: value is not None),
     "walls": ("weakens the sandbox", lambda value: value != "full"),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""
@@ -57,8 +59,8 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
 
     Raises:
         UserError: the file is broken; a part is missing or not a part; a `_target_` is neither an option of the group at its place nor a
-            class of a plugin that the user has; a key changes how parts are created; a value calls a resolver; a setting of `TO_CONFIRM`
-            is not typed.
+            class of a plugin that the user has; a tool is neither built in nor a function of such a plugin; a key changes how parts are
+            created; a value calls a resolver; a setting of `TO_CONFIRM` is not typed.
     """
     try:
         saved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
@@ -79,16 +81,49 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
             raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
-    for key, value in ((key, value) for key, name, value in leaves if key.startswith("environment.tools.") and "." in str(value)):
-        if not any(str(value).startswith(f"{source.module}.") for source in sources()):
-            problem = f"{key}={value} is no function of your plugins, and is not executed"
-            raise UserError(f"{path}: {problem}: if you trust this run, type 'environment.tools=[{value}]'")
+    for key, value in _tools(settings.get("environment"), "environment"):
+        if not {key, "environment"} & set(typed):
+            _check_tools(path, key, value)
     for key in (key for key in keys if key in saved or key not in OPTIONAL):
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
         overrides = " ".join(_override(key, value) for key, _, value in confirm)
         raise UserError(f"{path}: {confirm[0][0]}={confirm[0][2]} {confirm[0][1]}: if you trust this run, type {overrides}")
     return settings
+
+
+def _check_tools(path: Path, key: str, value: Any) -> None:
+    """Check that tools are a list of names, each of a built-in tool or of a function that a plugin of the user defines."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise UserError(f"{path}: {key} is not a list of names: type environment=OPTION, or give another run")
+    for i, name in enumerate(value):
+        if name not in BUILT_IN and not _is_plugin_function(name):
+            problem = f"{key}.{i}={name} is no function of your plugins, and is not executed"
+            trusted = shlex.quote(f"{key}=[{','.join(map(_quoted, value))}]")
+            raise UserError(f"{path}: {problem}: if you trust this run, type {trusted}")
+
+
+def _is_plugin_function(name: str) -> bool:
+    """Return whether a plugin of the user defines MODULE.FUNCTION; one that its module imports from elsewhere, such as `shutil.rmtree`, is
+    none of the plugin."""
+    module = name.rpartition(".")[0]
+    if not any(f"{module}.".startswith(f"{source.module}.") for source in sources()):
+        return False
+    try:
+        return getattr(get_method(name), "__module__", None) == module
+    except (ImportError, ValueError):
+        return False
+
+
+def _tools(node: Any, key: str) -> Iterator[tuple[str, Any]]:
+    """Yield the key with dots and the value of every setting `tools` below a node."""
+    if isinstance(node, Mapping):
+        for name, value in node.items():
+            if name == "tools":
+                yield f"{key}.{name}", value
+            yield from _tools(value, f"{key}.{name}")
+    elif isinstance(node, list):
+        yield from _tools(dict(enumerate(node)), key)
 
 
 def _check_shape(path: Path, key: str, value: Any, typed: Collection[str]) -> None:
@@ -112,11 +147,16 @@ def _group(key: str) -> str | None:
 
 def _override(key: str, value: Any) -> str:
     """Return `key=value` as it is typed in a shell: quoted for Hydra and for the shell where it needs to be."""
+    return shlex.quote(f"{key}={_quoted(value)}")
+
+
+def _quoted(value: Any) -> str:
+    """Return a value as it is typed in an override, quoted where it needs to be."""
     text = str(value)
     if isinstance(value, str) and not re.fullmatch(r"(?!(null|true|false|nan|inf)$)[a-z/_][\w:/.@%+?-]*", text, re.I | re.A):
         escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
         text = "'" + re.sub(r"\\+\Z", lambda match: 2 * match[0], escaped) + "'"
-    return shlex.quote(f"{key}={text}")
+    return text
 
 
 def is_known_class(target: Any, group: str | None) -> bool:

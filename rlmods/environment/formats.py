@@ -12,6 +12,8 @@ from rlmods.environment.tool import Tool
 
 MAX_CHARS = 50_000
 """Length of a turn whose calls are read."""
+MAX_DEPTH = 32
+"""Depth to which the arguments of a call may be nested."""
 RESULT = "<result>{}</result>"
 """Result of a call in the format `tags`."""
 
@@ -125,7 +127,7 @@ def describe(tools: Mapping[str, Tool]) -> str:
 
 def _read_tag(tool: Tool, body: str) -> Call:
     if (argument := tool.only_argument) is not None:
-        return Call(tool.name, {argument: body.strip()})
+        return _as_call({"name": tool.name, "arguments": {argument: body.strip()}})
     return _as_call({"name": tool.name, "arguments": _json(body)})
 
 
@@ -144,9 +146,27 @@ def _as_call(value: Any) -> Call:
     """Return the call that a JSON value is: an object with a name and arguments, also called parameters."""
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(problem='the call is not a JSON object with "name" and "arguments"')
-    arguments = value.get("arguments", value.get("parameters", {}))
+    name, arguments = _plain(value["name"]), value.get("arguments", value.get("parameters", {}))
     if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
         arguments = _json(arguments)
     if not isinstance(arguments, dict):
-        return Call(value["name"], problem="the arguments are not a JSON object")
-    return Call(value["name"], arguments)
+        return Call(name, problem="the arguments are not a JSON object")
+    try:
+        return Call(name, _plain(arguments))
+    except ValueError as error:
+        return Call(name, problem=str(error))
+
+
+def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    """Return a JSON value with `?` for halves of surrogate pairs, which no file and no tokenizer takes.
+
+    Raises:
+        ValueError: it is nested deeper than `depth`.
+    """
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode("utf-8")
+    if isinstance(value, dict | list) and not depth:
+        raise ValueError(f"the arguments are nested deeper than {MAX_DEPTH}")
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item, depth - 1) for key, item in value.items()}
+    return [_plain(item, depth - 1) for item in value] if isinstance(value, list) else value

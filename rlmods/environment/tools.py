@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -85,7 +86,7 @@ class Tools:
         check_bounds(self, "environment", rules | {"tool_timeout_s": (self.tool_timeout_s > 0, "above 0")})
         if self.format not in get_args(FormatName):
             raise UserError(f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}")
-        if isinstance(self.tools, str) or not self.tools:
+        if not isinstance(self.tools, list | tuple) or not self.tools or not all(isinstance(name, str) for name in self.tools):
             raise UserError(f"environment.tools={self.tools}: type a list of tools, environment.tools=[calculator]")
         if len(self.functions) < len(self.tools):
             raise UserError("environment.tools: two tools have the same name: leave one out")
@@ -105,8 +106,13 @@ class Tools:
         return [f"</{name}>" for name in self.functions]
 
     def for_policy(self, policy: Any) -> Tools:
-        """Return the environment with the format that the chat template of a policy shows."""
-        return replace(self, format=of_template(policy.tokenizer.chat_template)) if self.format == "auto" else self
+        """Return the environment with the format that the chat template of a policy shows. It has the same tools, with the documents that
+        they have read."""
+        if self.format != "auto":
+            return self
+        bound = copy(self)
+        object.__setattr__(bound, "format", of_template(policy.tokenizer.chat_template))
+        return bound
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToolUse:
         """Begin an episode. Nothing in it is random."""

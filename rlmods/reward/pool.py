@@ -100,7 +100,8 @@ class Pool:
 
     def _start(self) -> Worker:
         module, _, function = self.target.partition(":")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        path = os.pathsep.join(path for path in sys.path if path)
+        environment = {**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": "0"}  # sets have the same order after a resume
         process = subprocess.Popen(
             [sys.executable, "-m", "rlmods.reward.worker", module, function],
             stdin=subprocess.PIPE,

@@ -27,7 +27,8 @@ def wrap_write_errors(path: Path) -> Iterator[None]:
 
 
 def atomic_write(path: Path, content: str | bytes) -> None:
-    """Replace `path` atomically, creating its folder: a reader, or a crash, sees the old file or the new one, never a part.
+    """Replace `path` atomically, creating its folder: a reader, or a crash, sees the old file or the new one, never a part. Lone surrogates
+    are written escaped, as in JSON.
 
     Raises:
         UserError: the file cannot be written.
@@ -36,7 +37,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
-            temporary.write_bytes(content.encode() if isinstance(content, str) else content)
+            temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
             os.replace(temporary, path)
         finally:
             temporary.unlink(missing_ok=True)

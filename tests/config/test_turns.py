@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from rlmods.branching import Entropy
+from rlmods.cli.command import configuration
+from rlmods.cli.evaluate import RUN_KEYS
+from rlmods.config import plugins
 from rlmods.config.received import read_received
 from rlmods.environment import GuessNumber
 from rlmods.rollout import Local, MultiTurn
@@ -65,6 +70,18 @@ class TestRules:
         assert isinstance(plan("algo=sft", "environment=tools").parts["rollout"], MultiTurn)
 
 
+@pytest.fixture
+def own_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin with a function, which imports another one."""
+    folder = tmp_path / "plugins/received_tools"
+    folder.mkdir(parents=True)
+    (folder / "received_tools.py").write_text("from shutil import rmtree\ndef own(text: str) -> str: return text\n")
+    monkeypatch.setattr(plugins.PluginFolders, "folder", plugins.PluginFolders.folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.delitem(sys.modules, "received_tools", raising=False)
+    plugins.register(tmp_path / "plugins")
+
+
 class TestReceived:
     def settings(self, folder: Path, environment: str) -> Path:
         path = folder / "config.yaml"
@@ -75,6 +92,39 @@ class TestReceived:
         path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator, os.system]\n")
         with pytest.raises(UserError, match=r"environment\.tools\.1=os\.system is no function of your plugins, and is not executed"):
             read_received(path, ("environment", "seed"))
+
+    @pytest.mark.parametrize(
+        ("settings", "message"),
+        [
+            ("tools: {os.system: 1}", r"environment\.tools is not a list of names: type environment=OPTION"),
+            ("tools: ${rollout.stop}", r"environment\.tools is not a list of names"),
+            ("tools: [[os.system]]", r"environment\.tools is not a list of names"),
+            ("tools: ['${rollout.stop.0}']", r"environment\.tools\.0=\$\{rollout\.stop\.0\} is no function of your plugins"),
+            ("tools: [brevity.os.system]", r"environment\.tools\.0=brevity\.os\.system is no function of your plugins"),
+            ("tools: [received_tools.rmtree]", r"environment\.tools\.0=received_tools\.rmtree is no function of your plugins"),
+            (
+                "format: {_target_: rlmods.environment.Tools, tools: [os.system]}",
+                r"environment\.format\.tools\.0=os\.system is no function",
+            ),
+            ("documents: /etc/passwd", r"environment\.documents=/etc/passwd shows this file .* type environment\.documents=/etc/passwd"),
+        ],
+    )
+    def test_other_spellings_are_refused(self, settings: str, message: str, own_plugin: None, tmp_path: Path) -> None:
+        path = tmp_path / "config.yaml"
+        config = OmegaConf.masked_copy(configuration(["environment=tools"]), list(RUN_KEYS))
+        config.rollout.stop = ["os.system"]
+        config.environment = OmegaConf.create(f"_target_: rlmods.environment.Tools\n{settings}\n")
+        OmegaConf.save(config, path)
+        with pytest.raises(UserError, match=message) as error:
+            configuration([], saved=path, run_keys=RUN_KEYS)
+        assert "\n" not in str(error.value)
+        assert configuration(["environment=tools"], saved=path, run_keys=RUN_KEYS).environment.tools == ["calculator"]
+        if settings.startswith("tools: ["):
+            assert configuration(["environment.tools=[search]"], saved=path, run_keys=RUN_KEYS).environment.tools == ["search"]
+
+    def test_functions_of_own_plugins_are_fine(self, own_plugin: None, tmp_path: Path) -> None:
+        path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [received_tools.own]\n")
+        assert read_received(path, ("environment", "seed"))["environment"]["tools"] == ["received_tools.own"]
 
     def test_built_in_tools_are_fine(self, tmp_path: Path) -> None:
         path = self.settings(tmp_path, "  _target_: rlmods.environment.Tools\n  tools: [calculator]\n")

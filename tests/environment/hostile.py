@@ -58,3 +58,7 @@ def noisy() -> int:
     print("printed", file=sys.stderr)
     print("not a reply")
     return 3
+
+
+def hashes() -> str:
+    return f"{hash('a')} {list({'a', 'b', 'c', 'd', 'e'})}\n"

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
 from rlmods.environment.worker import MARK, to_text
 from rlmods.reward.sandbox.walls import missing_support
+from rlmods.run.files import dumps
 from rlmods.types import Prompt, Reply, Turn, UserError
 from tests.environment import hostile
 
@@ -146,6 +150,11 @@ class TestFormats:
                     "</think>",
                     "\ud800",
                     "1e999",
+                    '"\\ud83d"',
+                    '{"\\udc00": ["\\ud83d"]}',
+                    *("[" * 600, "]" * 600),
+                    '<tool_call>{"name": "\\ud83d", "arguments": {"a": [',
+                    '"\\ud83d"]}}</tool_call>',
                 ]
             ),
             max_size=8,
@@ -155,6 +164,21 @@ class TestFormats:
         for record in reply("".join(pieces), Tools(format=name), CHAT).calls:
             assert record.result
             record.result.encode()
+            dumps(asdict(record)).encode()
+
+    @pytest.mark.parametrize("value", [r'"\ud83d"', r'{"\ud83d": ["a\udc00", "\ud83d\ude00"]}', "[" * 600 + "]" * 600, "[" * 32 + "]" * 32])
+    def test_calls_can_be_written(self, name: Any, value: str) -> None:
+        """Neither halves of surrogate pairs nor deep arguments raise, wherever a call holds them."""
+        tools = Tools([HOSTILE + "add", "calculator"], format=name)
+        key = "parameters" if name == "llama3" else "arguments"
+        for called, argument in (("add", "a"), ("calculator", "expression"), (r"\ud83d", "a")):
+            call = f'{{"name": "{called}", "{key}": {{"{argument}": {value}}}}}'
+            texts = {"hermes": f"<tool_call>{call}</tool_call>", "mistral": f"[TOOL_CALLS][{call}]", "llama3": call}
+            tag = f'<{called}>{{"{argument}": {value}}}</{called}>' if "ud83d" not in called else "<add>{}</add>"
+            [record] = reply(texts.get(name, tag), tools, CHAT).calls
+            dumps(asdict(record)).encode()
+            if name != "tags":
+                assert (record.error == "malformed") == ("[[" in value)
 
 
 def test_other_spellings_of_calls() -> None:
@@ -208,10 +232,18 @@ class TestCalculator:
         assert calculator(text) == value
 
 
+HASHES = subprocess.run(
+    [sys.executable, "-c", "print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))"],
+    env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=True,
+).stdout  # fmt: skip
+"""The same in every process of this interpreter."""
+
+
 @pytest.mark.skipif(missing_support() is not None, reason="this machine cannot confine code")
 class TestPython:
     def test_programs_are_confined(self) -> None:
         assert python("print(sum(range(10)))") == "45\n"
+        assert python("print(hash('a'), list({'a', 'b', 'c', 'd', 'e'}))") == HASHES, "the order of a set differs between processes"
         with pytest.raises(RuntimeError, match="ZeroDivisionError"):
             python("1/0")
         with pytest.raises(RuntimeError, match="PermissionError"):
@@ -221,9 +253,12 @@ class TestPython:
 class TestSearch:
     def test_ranks_documents(self, tmp_path: Path) -> None:
         file = tmp_path / "documents.jsonl"
-        file.write_text('the cat sat\n\n{"text": "a dog and a cat and a cat", "x": 1}\nnothing\n')
-        search = Search(str(file), 2)
-        assert search("cat").split("\n") == ["the cat sat", "a dog and a cat and a cat"] or "dog" in search("cat").split("\n")[0]
+        others = "".join(f"a {animal}\n" for animal in ("bird", "fish", "fox", "cow"))
+        file.write_text('the cat sat on the mat\n\n{"text": "a dog and a cat and a cat", "x": 1}\na cat\n' + others)
+        search = Search(str(file), 3)
+        ranked = ["a cat", "a dog and a cat and a cat", "the cat sat on the mat"]
+        assert search("cat").split("\n") == ranked, "short documents first, then those with more matches"
+        assert Search(str(file), 1)("cat") == "a cat"
         assert search("dog") == "a dog and a cat and a cat"
         assert search('cat" OR text:* NEAR(') != ""
         assert search("elephant") == "no document matches"
@@ -232,6 +267,20 @@ class TestSearch:
         assert contents(reply("<search>dog</search>", Tools(["search"], documents=str(file)))) == [
             "<result>a dog and a cat and a cat</result>"
         ]
+
+    def test_documents_are_read_once(self, tmp_path: Path) -> None:
+        (tmp_path / "x").write_text("a document\n")
+        environment = Tools(["search"], documents=str(tmp_path / "x"))
+        (tmp_path / "x").unlink()
+
+        class Policy:
+            class tokenizer:  # noqa: N801
+                chat_template = "{% if tools %}<tool_call>{% endif %}"
+
+        bound = environment.for_policy(Policy)
+        assert (environment.format, bound.format) == ("auto", "hermes")
+        assert bound.functions is environment.functions
+        assert contents(reply('<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>', bound, CHAT)) == ["a document"]
 
     def test_files_without_documents_are_errors(self, tmp_path: Path) -> None:
         for text, problem in {"": "holds no documents", '{"a": 1}\n': 'a row has no "text"', "{\n": "Expecting"}.items():
@@ -246,7 +295,7 @@ class TestSearch:
 
 @pytest.fixture(scope="module")
 def tools() -> Tools:
-    names = ("hang", "crash", "leave", "huge", "binary", "surrogate", "imitate", "nothing", "cyclic", "add", "noisy")
+    names = ("hang", "crash", "leave", "huge", "binary", "surrogate", "imitate", "nothing", "cyclic", "add", "noisy", "hashes")
     return Tools([HOSTILE + name for name in names], tool_timeout_s=3.0, max_result_chars=100, workers=1)
 
 
@@ -277,6 +326,9 @@ class TestHostile:
         assert (hung.error, hung.result) == ("timeout", "Error: no result within 3 s")
         assert (after.error, after.result) == (None, "3")
         assert 3 <= hung.seconds <= time.monotonic() - start
+
+    def test_hashes_are_those_of_every_run(self, tools: Tools) -> None:
+        assert contents(reply("<hashes>{}</hashes>", tools)) == [f"<result>{HASHES}</result>"]
 
     def test_many_crashes_do_not_end_training(self, tools: Tools, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("rlmods.reward.pool.MAX_CONSECUTIVE_EXITS", 2)
@@ -333,5 +385,6 @@ class TestLoading:
             Tools(format="json")  # type: ignore[arg-type]
         with pytest.raises(UserError, match="two tools have the same name"):
             Tools(["calculator", "calculator"])
-        with pytest.raises(UserError, match="type a list of tools"):
-            Tools("calculator")
+        for tools in ("calculator", [], {"calculator": 1}, ["calculator", 3]):
+            with pytest.raises(UserError, match="type a list of tools"):
+                Tools(tools)  # type: ignore[arg-type]

@@ -20,6 +20,11 @@ def test_atomic_write_replaces_the_file(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
+def test_lone_surrogates_are_written_escaped(tmp_path: Path) -> None:
+    atomic_write(tmp_path / "f.json", dumps({"a": "\ud83d"}))
+    assert json.loads((tmp_path / "f.json").read_text()) == {"a": "\ud83d"}
+
+
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
     atomic_write(path, "old")

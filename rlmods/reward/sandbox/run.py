@@ -25,7 +25,14 @@ from typing import Any, Literal
 
 PACKAGE = Path(__file__).resolve().parent
 BOOT = "import sys; sys.path.append(sys.argv[1]); from sandbox import server; sys.path.pop(); server.main(int(sys.argv[2]))"
-ENVIRONMENT = {"HOME": "/", "LANG": "C.UTF-8", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+ENVIRONMENT = {
+    "HOME": "/",
+    "LANG": "C.UTF-8",
+    "PYTHONHASHSEED": "0",  # sets are printed in the same order after a resume
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+}
 """All that a confined process finds in its environment."""
 FILE_BYTES = 2**20
 """Largest file that can be written. With walls, none can; this applies to `confined=False`."""
