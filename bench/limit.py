@@ -19,6 +19,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from rlmods.policy.cpu_linear import cpu_linear
+
 ADAMW_PASSES = 7
 """Tensors of the size of the parameters that one step of AdamW moves: it reads parameter, gradient and two moments, and writes parameter
 and moments."""
@@ -177,18 +179,21 @@ def fastest(call: Callable[[], object], seconds: float) -> float:
     return min(times)
 
 
+def _onednn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return cpu_linear(a, b.T)
+
+
 def matmul_rate(arch: Architecture, rows: int, dtype: torch.dtype, *, backward: bool, seconds: float = 0.2) -> float:
     """Return FLOP/s of all linear layers and the output layer for `rows` tokens, each product timed by itself:
-    `sum of flops / sum of seconds`. With `backward` also the products for the gradients of inputs and of weights."""
+    `sum of flops / sum of seconds`. With `backward` also the products for the gradients of inputs and of weights. Of PyTorch's product and
+    that of oneDNN (`cpu_linear`), the faster one counts."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     flops = total = 0.0
     for (inputs, outputs), count in Counter([*arch.linear, arch.head]).items():
         x, weight, grad = (torch.randn(shape, device=device).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (rows, outputs)))
-        products: list[Callable[[], object]] = [lambda x=x, weight=weight: x @ weight.T]  # type: ignore[misc]
-        if backward:
-            products += [lambda grad=grad, weight=weight: grad @ weight, lambda grad=grad, x=x: grad.T @ x]  # type: ignore[misc]
-        flops += count * len(products) * 2 * rows * inputs * outputs
-        total += count * sum(fastest(product, seconds) for product in products)
+        factors = [(x, weight.T), *([(grad, weight), (grad.T, x)] if backward else [])]
+        flops += count * len(factors) * 2 * rows * inputs * outputs
+        total += count * sum(min(fastest(lambda a=a, b=b: f(a, b), seconds) for f in (torch.mm, _onednn)) for a, b in factors)  # type: ignore[misc]
     return flops / total
 
 

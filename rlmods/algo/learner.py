@@ -42,6 +42,14 @@ class NoSettings:
     """Settings of an algorithm that has none."""
 
 
+def set_engine_dtype(rollout: Any, precision: str) -> None:
+    """Let an engine whose `dtype` is null compute in the trainer's precision. Rounded to bfloat16, a weight stays the same in many small
+    updates, so that an engine with float32 weights would sample from another policy than the one that is trained."""
+    engine = getattr(rollout, "rollout", rollout)  # of an environment
+    if precision == "bf16-mixed" and getattr(engine, "dtype", "") is None:
+        engine.dtype = "bfloat16"
+
+
 class Learner(L.LightningModule):
     """Base LightningModule, in which one `training_step` takes one batch of prompts, and one or more of them are an iteration.
 
@@ -349,6 +357,7 @@ class Learner(L.LightningModule):
         for extension in self.extensions:
             extension.on_fit_start()
         if self.rollout is not None:
+            set_engine_dtype(self.rollout, str(self.trainer.precision))
             with self.timer.within("sync"):
                 self.rollout.sync(self.policy, iteration=self.iteration)
 

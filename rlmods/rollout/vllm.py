@@ -59,7 +59,8 @@ class VLLM:
     cache_gib: float = 1.0
     """Size of the key-value cache, GiB. Responses wait while it is full."""
     dtype: str | None = None
-    """Data type of the engine's weights: float32, bfloat16, float16; null: that of the policy's."""
+    """Data type of the engine's weights: float32, bfloat16, float16; null: bfloat16 if the trainer's precision is bf16-mixed, else that of
+    the policy's."""
     eager: bool | None = None
     """Run without compiled graphs, which take time to start; null: only without a GPU."""
     on_tokens: Callable[[int, int, int], None] | None = field(default=None, init=False, repr=False, compare=False)
