@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -193,7 +194,7 @@ def matmul_rate(arch: Architecture, rows: int, dtype: torch.dtype, *, backward: 
         x, weight, grad = (torch.randn(shape, device=device).to(dtype) for shape in ((rows, inputs), (outputs, inputs), (rows, outputs)))
         factors = [(x, weight.T), *([(grad, weight), (grad.T, x)] if backward else [])]
         flops += count * len(factors) * 2 * rows * inputs * outputs
-        total += count * sum(min(fastest(lambda a=a, b=b: f(a, b), seconds) for f in (torch.mm, _onednn)) for a, b in factors)  # type: ignore[misc]
+        total += count * sum(min(fastest(partial(f, a, b), seconds) for f in (torch.mm, _onednn)) for a, b in factors)
     return flops / total
 
 

@@ -98,7 +98,8 @@ def limit_table(c: Comparison) -> str:
         rows.append([stage, *map(number, work), *(f"{c.reached(side, stage):.0%}" for side in sides)])
     text = table(["stage", "GFLOP", "GB", "limit, s", *(f"reached {name}" for name in ("here", "by TRL")[: len(sides)])], rows)
     if any(c.reached(side, stage) > 1 for side in sides for stage in ("rollout", "update")):
-        text += "\n\n**More than 100 %: equal beginnings of rows, which count in each row, were computed once, or the rates were measured on a busy machine.**"
+        reason = "equal beginnings of rows, which count in each row, were computed once, or the rates were measured on a busy machine"
+        text += f"\n\n**More than 100 %: {reason}.**"
     return text
 
 
