@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rlmods.types import Response, Scores, UserError
 
@@ -21,6 +22,8 @@ class EnvironmentReward:
     """Place the reward of each turn on its last sampled token, and not their sum on the last token of the response."""
     success: float | None = 1.0
     """Smallest last reward that counts as correct; null: correctness is not reported."""
+
+    needs_turns: ClassVar[bool] = True
 
     @property
     def gives_tokens(self) -> bool:

@@ -14,6 +14,13 @@ from rlmods.reward.pool import failure_counts, shared_pool
 from rlmods.reward.scores import as_scores
 from rlmods.types import Response, Scores, UserError
 
+UNSUPPORTED = {
+    "needs_group": "compares the responses to a prompt",
+    "gives_steps": "gives rewards by step",
+    "needs_turns": "reads the turns of a response, which workers do not get",
+}
+"""Traits of rewards that do not run in worker processes, and why."""
+
 
 @dataclass(frozen=True)
 class Isolated:
@@ -25,7 +32,7 @@ class Isolated:
     `.prompt`, which has `.id`, `.text`, `.messages`, `.answer`, `.meta`.
 
     Raises:
-        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more than one response.
+        UserError: a timeout that is not positive, or a reward that cannot be pickled or needs more than one response or its turns.
     """
 
     reward: Callable[[Sequence[Any]], Any]
@@ -39,7 +46,7 @@ class Isolated:
     def __post_init__(self) -> None:
         if not self.timeout_s > 0:
             raise UserError(f"timeout_s={self.timeout_s}: must be above 0")
-        for trait, reason in (("needs_group", "compares the responses to a prompt"), ("gives_steps", "gives rewards by step")):
+        for trait, reason in UNSUPPORTED.items():
             if getattr(self.reward, trait, False):
                 raise UserError(f"timeout_s scores one response at a time, but this reward {reason}: drop timeout_s")
         try:

@@ -19,6 +19,7 @@ from rlmods.types import UserError
 from tests.config.test_compose import plan
 
 GAME = ("data=hidden_number", "reward=environment", "environment=guess_number")
+TIMED = (GAME[0], GAME[2], "reward=math", "+reward@reward.terms.game.reward=environment", "+reward.terms.game.timeout_s=5")
 
 
 class TestRules:
@@ -35,6 +36,7 @@ class TestRules:
         ("typed", "message"),
         [
             (("reward=environment",), r"environment=single_turn gives none: type environment=guess_number"),
+            (TIMED, r"this reward reads the turns of a response, which workers do not get: drop timeout_s"),
             ((*GAME, "algo=online_dpo"), r"algo=online_dpo trains on responses of one turn, .*: type environment=single_turn"),
             (("environment=tools", "environment.tools=[search]"), r"search needs documents"),
             ((*GAME, "environment.max_turns=0"), r"environment\.max_turns=0: must be at least 1"),
