@@ -68,7 +68,9 @@ class Plan:
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         splits = self._leave_out_long_prompts(policy)
-        check_context(policy, (*splits.train, *splits.val), getattr(self.parts.get("rollout"), "max_tokens", 0))
+        rollout = self.parts.get("rollout")
+        limit = "environment.max_tokens" if hasattr(rollout, "environment") else "rollout.max_tokens"
+        check_context(policy, (*splits.train, *splits.val), getattr(rollout, "max_tokens", 0), limit)
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
@@ -168,8 +170,8 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
     return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
 
 
-def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) -> None:
-    """Check that each prompt and `max_tokens` response tokens fit into the model's context.
+def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int, setting: str = "rollout.max_tokens") -> None:
+    """Check that each prompt and `max_tokens` response tokens fit into the model's context. `setting`: what limits the response tokens.
 
     Raises:
         UserError: a prompt that is empty or too long.
@@ -180,8 +182,8 @@ def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int) ->
             raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
         if length + max_tokens > policy.context_length:
             raise UserError(
-                f"prompt {prompt.id} has {length} tokens; with rollout.max_tokens={max_tokens} that exceeds the model's context of "
-                f"{policy.context_length}: shorten the prompt or type a smaller rollout.max_tokens"
+                f"prompt {prompt.id} has {length} tokens; with {setting}={max_tokens} that exceeds the model's context of "
+                f"{policy.context_length}: shorten the prompt or type a smaller {setting}"
             )
 
 

@@ -69,7 +69,7 @@ class Tools:
     """Documents that `search` returns."""
     max_turns: int = 4
     """Number of turns of the policy."""
-    max_tokens: int = 512
+    max_tokens: int = 192
     """Maximum number of tokens of all turns and results."""
     max_calls: int = 4
     """Calls of one turn that are run."""

@@ -94,6 +94,11 @@ class MultiTurn:
         return int(getattr(self.rollout, "top_k", 0))
 
     @property
+    def seed(self) -> int:
+        """Seed of the rollout."""
+        return int(getattr(self.rollout, "seed", 0))
+
+    @property
     def ahead(self) -> int:
         """1 if the rollout samples in the background."""
         return int(getattr(self.rollout, "ahead", 0))
@@ -171,10 +176,9 @@ class MultiTurn:
         """Return the responses to a prompt, with those that are sampled from the prompt on at first."""
         occurrence = next_occurrence(prompt, self._occurrences)
         max_length = getattr(self.rollout, "max_length", None)
-        seed = getattr(self.rollout, "seed", 0)
 
         def begin(sample: int) -> _Row:
-            episode = self._environment.start(prompt, key=(seed, prompt.id, occurrence, sample, iteration))
+            episode = self._environment.start(prompt, key=(self.seed, prompt.id, occurrence, sample, iteration))
             shown = replace(episode.prompt, id=prompt.id, time=prompt.time)
             conversation = Conversation.begin(policy, shown, episode.tools)
             max_turn_tokens = min(int(self.rollout.max_tokens), self.max_tokens)
@@ -186,7 +190,7 @@ class MultiTurn:
         if self.branching is None:
             return _Group(begin, samples)
         vocabulary = policy.model.get_input_embeddings().weight.shape[0]
-        return _Tree(begin, samples, self.branching, vocabulary, (seed, prompt.id, occurrence, iteration))
+        return _Tree(begin, samples, self.branching, vocabulary, (self.seed, prompt.id, occurrence, iteration))
 
     def _batches(self, contexts: list[tuple[list[_Row], Context]]) -> Iterator[list[tuple[list[_Row], Context]]]:
         """Yield contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have the same

@@ -273,6 +273,9 @@ RULES = {
         (("kl=none", "kl._target_=rlmods.ratio.Unclipped"), "kl=none: Unclipped has no coefficient"),
         (("kl=none", "kl._target_=tests.config.test_compose.OldController"), "rename adapt of OldController to on_iteration_end"),
     ],
+    "branching": [
+        (("branching=entropy",), "branching=entropy: responses branch after the result of a tool, and environment=single_turn has none"),
+    ],
     "several_turns": [
         (("algo=online_dpo", *GAME), "algo=online_dpo trains on responses of one turn, but environment=guess_number has several: type env"),
         (("algo=online_dpo", "environment=tools"), "but environment=tools has several: type environment=single_turn"),

@@ -16,7 +16,7 @@ MISTAKES = {
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, batch,",
     "algo=grpp": "algo=grpp: no such option; did you mean grpo",
-    "advantage=ppo": "advantage=ppo: no such option; choose from accept, ema, gae,",
+    "advantage=ppo": "advantage=ppo: no such option; choose from accept, branch_hard, branch_soft, ema, gae,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "reward=null": "not null: drop it, or type GROUP=OPTION",

@@ -50,6 +50,10 @@ class TestRules:
             plan(*typed)
         assert "\n" not in str(error.value)
 
+    def test_the_limit_of_several_turns_is_named(self) -> None:
+        with pytest.raises(UserError, match=r"environment\.max_tokens=512 that exceeds .* type a smaller environment\.max_tokens"):
+            plan("algo=arpo", "environment.max_tokens=512", "policy.pretrained=false", "policy.hidden_size=32").learner()
+
     def test_prompts_must_begin_an_episode(self, tmp_path: Path) -> None:
         file = tmp_path / "rows.jsonl"
         file.write_text("".join(f'{{"prompt": "Guess {i}:", "answer": "four"}}\n' for i in range(40)))

@@ -28,6 +28,7 @@ MIXTURE = (
 )
 SHIPPED = {
     "arithmetic": [("data=arithmetic", f"data.level={level}", "data.operations='+-*'", "reward=math") for level in LEVELS],
+    "long_sums": [("data=long_sums", "reward=accuracy")],
     "stories": [("data=stories", f"data.level={level}", "data.chat=false", "reward=accuracy") for level in LEVELS],
     "reasoning_gym": [("data=reasoning_gym", f"data.task={GYM}", "data.chat=false", "reward=task", "num_prompts=1")],
     "gsm8k": [("data=gsm8k", "data.chat=false", "reward=math")],
@@ -35,8 +36,8 @@ SHIPPED = {
     "mixture": [MIXTURE],
 }
 """Overrides by option of `data`."""
-NOT_ONLINE = {"preferences"}
-"""Data for offline algorithms, without a reward."""
+NOT_ONLINE = {"preferences", "hidden_number"}
+"""Data for offline algorithms, without a reward, and of a game, whose environment gives it."""
 GOLDS = (
     *("17", "-3", r"\frac{3}{4}", "0.25", r"2\sqrt{3}", "(1, 2)", "[1, 5)", "1, 2, 3", "B", "Evelyn", "x^2 + 1", r"25\%", "12:30", "yes"),
     *("1234567", r"8 \text{ cm}"),
