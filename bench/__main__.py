@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from bench import ours
 from bench.limit import Architecture, Rates
 from bench.process import ROOT, exit_on_sigterm, run_python
 from bench.records import Record, Run, Side, check_same_work, read, speedup
-from bench.report import Comparison, noted, page, section
+from bench.report import Comparison, command_line, noted, page, section
 from bench.workloads import WORKLOADS, Inputs, Workload, prepare
 
 MAX_TOKENS = 2048
@@ -113,7 +112,7 @@ def main(arguments: Sequence[str]) -> None:
             sections.append(section(comparison))
             results[name] = as_json(comparison)
             print(f"\n{sections[-1]}\n", flush=True)
-            command = shlex.join(["python", "-m", "bench", *arguments])
+            command = command_line("bench", arguments)
             (options.out / "RESULTS.md").write_text(page("Results of the benchmark", command, start, sections))
             (options.out / "results.json").write_text(json.dumps({**start, "workloads": results}, indent=1) + "\n")
     shutil.rmtree(folder)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import shutil
 import subprocess
 import sys
@@ -22,7 +21,7 @@ from statistics import median
 
 from bench.engine import ENGINES, SAMPLES, TOKENS
 from bench.process import ROOT, exit_on_sigterm, run_python
-from bench.report import noted, number, page, table
+from bench.report import command_line, noted, number, page, table
 from bench.workloads import WORKLOADS, prepare
 from rlmods.data import Stories
 from rlmods.policy.hf import load
@@ -129,7 +128,7 @@ def main(arguments: Sequence[str]) -> None:
     for dtype in options.dtypes:
         for rows in options.batches:
             found += [measure(engine, model, dtype, rows, options.vllm, folder) for engine in options.engines]
-            write(found, start, shlex.join(["python", "-m", "bench.engines", *arguments]), options.out)
+            write(found, start, command_line("bench.engines", arguments), options.out)
     print(f"\n{results_table(found)}")
     shutil.rmtree(folder)
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -27,7 +26,7 @@ from bench.endless import Endless
 from bench.limit import Architecture, decode_flops, decode_steps, prefill_flops, update_flops
 from bench.process import ROOT, exit_on_sigterm, run_python
 from bench.records import read
-from bench.report import noted, number, page, table
+from bench.report import command_line, noted, number, page, table
 from bench.workloads import PATTERN
 
 WARMUP, ITERATIONS = 1, 2
@@ -246,7 +245,7 @@ def main(arguments: Sequence[str]) -> None:
             (results / "growth.json").write_text(json.dumps({**start, "points": [asdict(m) for m in found]}, indent=1) + "\n")
     draw(found, plot / "growth.png")
     text, figure = summary_table(found), os.path.relpath(plot / "growth.png", results)
-    command = shlex.join(["python", "-m", "bench.growth", *arguments])
+    command = command_line("bench.growth", arguments)
     sections = [text, f"![Seconds and peak memory of an iteration against each axis]({figure})"]
     (results / "GROWTH.md").write_text(page("Growth of time and memory", command, start, sections))
     print(f"\n{text}")

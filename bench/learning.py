@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import shutil
 import sys
 import time
@@ -27,7 +26,7 @@ import numpy as np
 
 from bench import ours
 from bench.process import ROOT, exit_on_sigterm, run_python
-from bench.report import noted, page, table
+from bench.report import command_line, noted, page, table
 from bench.workloads import WORKLOADS, Workload, prepare
 from rlmods.cli.evaluate import evaluate
 from rlmods.data import Arithmetic
@@ -289,7 +288,7 @@ def main(arguments: Sequence[str]) -> None:
                 (results / "learning.json").write_text(
                     json.dumps({**start, "curves": [asdict(curve) for curve in curves]}, indent=1) + "\n"
                 )
-    write(curves, options.steps, start, shlex.join(["python", "-m", "bench.learning", *arguments]), results, plot)
+    write(curves, options.steps, start, command_line("bench.learning", arguments), results, plot)
     print((results / "LEARNING.md").read_text())
     shutil.rmtree(folder)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+import shlex
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -157,6 +158,20 @@ def noted() -> Mapping[str, str]:
         "Load average before": f"{load} {warn_of_load(os.getloadavg()[0], os.cpu_count() or 1)}".strip(),
         "Versions": describe_versions(),
     }
+
+
+PLACES = ("--out", "--vllm")
+"""Options that name a place on the machine: they change no result."""
+
+
+def command_line(module: str, arguments: Sequence[str]) -> str:
+    """Return the command for a page, without the options of `PLACES`."""
+    kept = [
+        text
+        for before, text in zip(("", *arguments), arguments, strict=False)
+        if before not in PLACES and text.partition("=")[0] not in PLACES
+    ]
+    return shlex.join(["python", "-m", module, *kept])
 
 
 def page(title: str, command: str, start: Mapping[str, str], sections: Sequence[str]) -> str:

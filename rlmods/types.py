@@ -183,7 +183,9 @@ class Response:
     finish: Finish = "stop"
     """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it."""
+    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it. Of several turns also
+    `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`), and `rewritten`, True if it was truncated because
+    the chat template would have written its turns in another way."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt on."""
     mask: Sequence[bool] | None = None

@@ -74,7 +74,8 @@ def _forward(learner: Any) -> dict[str, str]:
     if "policy" not in learner.networks:
         return {}
     policy, critic = learner.policy, learner.networks.get("critic")
-    shared, padded = "each prompt once for all its responses, no padding", "padded rows: this model's attention cannot share a prompt"
+    shared = "equal beginnings of rows once, as prompts, and no padding"
+    padded = "padded rows: this model's attention cannot share a prompt"
     if policy.is_mixture:
         padded = "padded rows: routers of a mixture of experts are recorded row by row"
     lines = {"forward": shared if policy.packs else padded}

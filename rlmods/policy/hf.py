@@ -110,16 +110,8 @@ def load(
     check_configs(name)
     settings: dict[str, Any]
     if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
-        folder = Path(name).expanduser()
-        own_tokenizer = (folder / "tokenizer_config.json").is_file()  # some trainers save the tokenizer with the adapter
         settings = {"dtype": dtype, "attention": attention, "checkpointing": checkpointing, "quantization": quantization}
-        settings["allow_pickle"] = allow_pickle
-        base = load(base_model_name(folder), **settings, chat_template_kwargs=None if own_tokenizer else chat_template_kwargs, **options)
-        if own_tokenizer:
-            base.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
-            set_template_kwargs(base.tokenizer, chat_template_kwargs or {})
-            base.eos_ids = eos_ids(base.model, base.tokenizer)
-        return load_adapter(folder, base)
+        return _load_with_adapter(Path(name).expanduser(), chat_template_kwargs, **settings, allow_pickle=allow_pickle, **options)
     try:
         tokenizer = AutoTokenizer.from_pretrained(name, **NO_CODE, **options)
         config = AutoConfig.from_pretrained(name, **NO_CODE, **options)
@@ -138,14 +130,7 @@ def load(
         whole = ""
         if deferred.is_enabled():
             try:
-                if quantization is not None:
-                    raise deferred.CannotDeferError(f"policy.quantization={quantization}")
-                network = {key: settings[key] for key in ("dtype", "attn_implementation")}
-                policy = Policy(deferred.build(str(name), config, network, options), tokenizer, gradient_checkpointing=checkpointing)
-                if policy.is_mixture:
-                    raise deferred.CannotDeferError("it is a mixture of experts")
-                policy.in_files = True
-                return policy
+                return _build_deferred(str(name), config, tokenizer, settings, options, checkpointing)
             except deferred.CannotDeferError as error:
                 whole = str(error)
         model, info = AutoModelForCausalLM.from_pretrained(name, **settings, **weights, **NO_CODE, **options)
@@ -163,3 +148,34 @@ def load(
     if whole:
         rank_zero_warn(f"{str(name)!r}: every rank loads all weights into CPU memory before it keeps its shard ({whole})")
     return Policy(model, tokenizer, gradient_checkpointing=checkpointing)
+
+
+def _load_with_adapter(folder: Path, chat_template_kwargs: Mapping[str, Any] | None, **settings: Any) -> Policy:
+    """Load the base model of an adapter, and the adapter. `settings`: those of `load` for the base."""
+    from transformers import AutoTokenizer
+
+    own_tokenizer = (folder / "tokenizer_config.json").is_file()  # some trainers save the tokenizer with the adapter
+    base = load(base_model_name(folder), chat_template_kwargs=None if own_tokenizer else chat_template_kwargs, **settings)
+    if own_tokenizer:
+        base.tokenizer = AutoTokenizer.from_pretrained(folder, **NO_CODE)
+        set_template_kwargs(base.tokenizer, chat_template_kwargs or {})
+        base.eos_ids = eos_ids(base.model, base.tokenizer)
+    return load_adapter(folder, base)
+
+
+def _build_deferred(
+    name: str, config: Any, tokenizer: Any, settings: Mapping[str, Any], options: Mapping[str, Any], checkpointing: bool
+) -> Policy:
+    """Return the policy without weights, which are read after it is sharded.
+
+    Raises:
+        CannotDeferError: its weights cannot be read by shards.
+    """
+    if "quantization_config" in settings:
+        raise deferred.CannotDeferError("policy.quantization is set")
+    network = {key: settings[key] for key in ("dtype", "attn_implementation")}
+    policy = Policy(deferred.build(name, config, network, options), tokenizer, gradient_checkpointing=checkpointing)
+    if policy.is_mixture:
+        raise deferred.CannotDeferError("it is a mixture of experts")
+    policy.in_files = True
+    return policy

@@ -21,7 +21,7 @@ class EnvironmentReward:
     by_turn: bool = False
     """Place the reward of each turn on its last sampled token, and not their sum on the last token of the response."""
     success: float | None = 1.0
-    """Smallest last reward that counts as correct; null: correctness is not reported."""
+    """Smallest value of the last reward that counts as correct; null: correctness is not reported."""
 
     needs_turns: ClassVar[bool] = True
 

@@ -23,10 +23,6 @@ MAX_WORKERS = 32
 """Threads in which environments reply."""
 
 
-REWRITTEN = "rewritten"
-"""Entry of `Response.meta` of a response that was truncated because the chat template would have written its turns in another way."""
-
-
 def over_turns(rollout: Any, environment: Any, branching: Any = None) -> Any:
     """Return the rollout that samples in this environment: `rollout` itself where a response is a single turn. `branching`: the rule by
     which responses branch; None or `NoBranching`: they do not."""
@@ -295,7 +291,7 @@ class _Row:
                 "sample": self.sample,
                 "iteration": iteration,
                 **({"decisions": self.decisions} if self.decisions else {}),
-                **({REWRITTEN: True} if self.observed is False else {}),
+                **({"rewritten": True} if self.observed is False else {}),
             },
             branch=self.branch,
             mask=self.mask[:stop],

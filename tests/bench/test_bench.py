@@ -264,3 +264,9 @@ class TestGrowth:
     def test_length_and_group_reach_the_figures_of_the_docs(self) -> None:
         assert growth.points("length")[-1].tokens == 4096
         assert growth.points("group")[-1].samples == 64
+
+
+def test_a_page_names_no_place_on_the_machine() -> None:
+    assert report.command_line("bench.engines", ["--vllm", "/a/python", "vllm", "--out=/b", "--batches", "8"]) == (
+        "python -m bench.engines vllm --batches 8"
+    )
