@@ -1,6 +1,7 @@
 # All targets need only Python 3.11 or later; those that need packages install them into .venv if it is missing or outdated.
 #   make train ARGS="ratio=symmetric seed=2"
 #   make test ARGS="tests/ratio -x"
+#   RLMODS_THOROUGH=1 make test: every option with every kind of algorithm that uses its group
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -17,7 +18,8 @@ train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
 
 test: .venv/.dev
-	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	folder=$$(mktemp -d) && trap 'rm -rf "$$folder"' EXIT && \
+	PYTHONDONTWRITEBYTECODE= OMP_NUM_THREADS=1 $(PY) -m pytest -q --numprocesses 3 --dist loadfile --no-loadscope-reorder --basetemp "$$folder/tests" $(ARGS)
 
 # Tests of rollout=vllm and rollout=vllm_server with vLLM's CPU build, in an environment of its own, .venv-vllm.
 test-vllm: .venv-vllm/.done

@@ -48,7 +48,8 @@ class Routers:
         self.active_trace: RouterTrace | None = None
         self.num_experts, self.num_chosen = 0, 0
         """E and k."""
-        self.modules = [module for module in model.modules() if isinstance(module, _router_classes(model))]
+        kinds = _router_classes(model)
+        self.modules = [module for module in model.modules() if isinstance(module, kinds)]
         hooks = [module.register_forward_hook(partial(self._route, layer)) for layer, module in enumerate(self.modules)]
         if self.modules and not self._probe(model):
             name = type(self.modules[0]).__name__

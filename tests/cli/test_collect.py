@@ -35,8 +35,9 @@ def model(tmp_path_factory):
     torch.manual_seed(0)
     policy = Tiny(pretrained=False, hidden_size=32, num_layers=2)()
     policy.model.generation_config.eos_token_id = list(range(1, 25))
-    policy.export(tmp_path_factory.mktemp("model"))
-    return str(tmp_path_factory.getbasetemp() / "model0")
+    folder = tmp_path_factory.mktemp("model")
+    policy.export(folder)
+    return str(folder)
 
 
 @pytest.fixture(scope="module")

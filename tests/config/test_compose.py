@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from functools import cache
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ ALGORITHMS = sorted(path.stem for path in (CONF / "algo").glob("*.yaml"))
 OPTIONS = [f"{path.parent.name}={path.stem}" for path in sorted(CONF.glob("*/*.yaml")) if path.parent.name != "algo"]
 KINDS = ["dapo", "ppo", "sft", "dpo", "reward_model", "process_reward_model"]
 """Algorithms that use different groups."""
+THOROUGH = os.environ.get("RLMODS_THOROUGH") == "1"
 SMALL = ("data.num_train=256", "data.num_val=8")
 
 
@@ -67,17 +68,22 @@ def algorithm(algo: str) -> type[Learner]:
 
 
 def cases() -> Iterator[tuple[str, str]]:
-    """Yield each option with each kind of algorithm that uses its group, and the first option of a group with the others, which refuse it.
-    An experiment chooses its algorithm."""
+    """Yield each option with a kind of algorithm that uses its group, and the first option of a group with each kind that refuses it.
+    An experiment chooses its algorithm. With RLMODS_THOROUGH=1: each option with every kind that uses its group."""
     refused: set[tuple[str, str]] = set()
-    for option, algo in product(OPTIONS, KINDS):
+    for index, option in enumerate(OPTIONS):
         group = option.split("=")[0]
-        if group in compose.PARTS and group not in algorithm(algo).groups:
-            if (group, algo) in refused:
-                continue
-            refused.add((group, algo))
-        if group != "experiment" or algo == KINDS[0]:
+        if group == "experiment":
+            yield option, KINDS[0]
+            continue
+        kinds = KINDS[index % len(KINDS) :] + KINDS[: index % len(KINDS)]
+        users = [algo for algo in kinds if group not in compose.PARTS or group in algorithm(algo).groups]
+        for algo in users if THOROUGH else users[:1]:
             yield option, algo
+        for algo in kinds:
+            if algo not in users and (group, algo) not in refused:
+                refused.add((group, algo))
+                yield option, algo
 
 
 class TestEveryOption:

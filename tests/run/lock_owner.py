@@ -14,9 +14,12 @@ if __name__ == "__main__":
     lock.acquire(Path(sys.argv[1]))
     lock.write_owner(Path(sys.argv[1]))
     program = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    ready, signal = os.pipe()
     fork = os.fork()
     if fork == 0:
+        os.write(signal, b".")  # the fork has closed its copy of the lock
         time.sleep(60)
         os._exit(0)
+    os.read(ready, 1)
     print(program.pid, fork, flush=True)
     time.sleep(600)
