@@ -203,3 +203,12 @@ class TestCommand:
         assert "resumed from iteration" in result.out
         summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/summary.json")]
         assert [(x["exit"], x["iterations"]) for x in summaries] == [("finished", 40)] * 2
+
+    def test_members_in_several_processes(self, plugins: Path, tmp_path: Path) -> None:
+        pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs the extra sweep")
+        command = (*RANDOM, "trainer.max_iterations=1", "reward=flaky", "seed=1,2", "-m")
+        result = train(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *command, plugins=plugins)
+        assert result.code == 0, result.err
+        assert result.out.count("finished, 1 iterations") == 2
+        again = train(tmp_path, *command, plugins=plugins)
+        assert again.out.count("finished already") == 2
