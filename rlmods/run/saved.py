@@ -17,7 +17,7 @@ from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
-NOT_COMPARED = ("seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
+NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
 
