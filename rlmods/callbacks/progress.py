@@ -24,7 +24,7 @@ METRICS = {
 }
 """Metrics shown if present, by display name."""
 
-VALIDATION_PREFIXES = ("val/accuracy", "val/mean@", "val/pass@", "val/pair_accuracy", "val/step_accuracy")
+VALIDATION_PREFIXES = ("val/accuracy", "val/mean@", "val/pass@", "val/maj@", "val/pair_accuracy", "val/step_accuracy")
 
 
 class Progress(Callback):

@@ -4,16 +4,19 @@ Runs in and below the folders that differ in their seed only are one group. Ever
 the seeds that both have; a last line compares them over the prompts of the last validation. `--json` prints the figures.
 
 `--sequential` trains both groups with more seeds until the difference is decided or `--max-seeds` are used: the error rate stays at 5 %
-although there is a test after every seed (docs/statistics.md).
+although there is a test after every seed (docs/comparing.md).
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
+import signal
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,6 +31,8 @@ from rlmods.types import UserError, suggest
 LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "memory", "gap", "response_tokens")
 """Parts of the names of metrics of which less is better."""
 ALPHA = 0.05
+OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
+"""Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -119,7 +124,7 @@ def by_prompt(a: Group, b: Group) -> Interval | None:
 
 def higher_is_better(metric: str) -> bool:
     """Return False for metrics such as losses and times."""
-    return not any(name in metric for name in LOWER_IS_BETTER)
+    return "per_s" in metric or not any(name in metric for name in LOWER_IS_BETTER)
 
 
 def lines(comparisons: Sequence[Comparison]) -> list[str]:
@@ -169,8 +174,7 @@ class Sequential:
         Raises:
             UserError: a run fails or lacks the metric.
         """
-        seeds = sorted({run.seed for group in (a, b) for run in group.runs if isinstance(run.seed, int)})
-        seeds += [seed for seed in range(1, 10**6) if seed not in seeds][: self.test.last]
+        seeds = self.seeds(a, b)
         differences: list[float] = []
         for n, seed in enumerate(seeds, 1):
             values = [self._result(group, seed) for group in (a, b)]
@@ -182,8 +186,16 @@ class Sequential:
                 return interval, seeds[:n]
         raise AssertionError("the last test decides")
 
+    def seeds(self, a: Group, b: Group) -> list[int]:
+        """Return the seeds in the order of the tests: those of the runs that are not in 1, ..., `test.last`, then these. Added runs do not
+        change it, so that the same command goes on with the same tests."""
+        added = range(1, self.test.last + 1)
+        others = {run.seed for group in (a, b) for run in group.runs if isinstance(run.seed, int) and run.seed not in added}
+        return [*sorted(others), *added][: self.test.last]
+
     def _result(self, group: Group, seed: int) -> float:
-        run = next((run for run in group.runs if run.seed == seed and run.exit == "finished"), None) or self.train(group.runs[0], seed)
+        run = next((run for run in group.runs if run.seed == seed and run.exit == "finished"), None)
+        run = run or self.train(next((run for run in group.runs if run.overrides is not None), group.runs[0]), seed)
         if (value := run.result(self.metric, self.last)) is None:
             raise UserError(f"--metric {self.metric}: {run.path} has no value of it")
         return value
@@ -200,6 +212,8 @@ def train(like: SavedRun, seed: int) -> SavedRun:
         raise UserError(
             f"{like.path}: its summary.json has no overrides, as of a run that has not ended; train more seeds by hand: seed=1,2,3"
         )
+    if unsafe := [x for x in like.overrides if not OVERRIDE.fullmatch(x) or "_target_" in x or "${" in x]:
+        raise UserError(f"{like.path}: summary.json has the override {one_line(unsafe[0])}; train more seeds by hand: seed=1,2,3")
     kept = [x for x in like.overrides if x.lstrip("+~").split("=")[0] not in ("seed", "run_dir", "resume")]
     overrides = [*kept, f"seed={seed}"]
     folder = like.path.parent / member_name(overrides)
@@ -210,19 +224,35 @@ def train(like: SavedRun, seed: int) -> SavedRun:
     print(f"training {one_line(shlex.join(['train.py', *overrides]))}", flush=True)
     log = like.path.parent / f".{folder.name}.log"
     with log.open("ab") as file:
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT)
-        try:
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        with forward_signals(process) as received:
             status = process.wait()
-        except BaseException:
-            process.terminate()  # the run saves, and the same command continues it
-            process.wait()
-            raise
-    if status in (75, 130):
+    if received or status in (75, 130):
         raise KeyboardInterrupt
     if status:
         end = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
         raise UserError(f"training failed: {one_line(''.join(end))} (all of it is in {log})")
     return SavedRun(folder)
+
+
+@contextmanager
+def forward_signals(process: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Send Ctrl-C and SIGTERM to a training run, which saves and ends, instead of ending this process. Yields the signals received.
+
+    The run has to be in another session: a terminal sends Ctrl-C to all processes of its session, and the second one ends a run without
+    saving."""
+    received: list[int] = []
+
+    def forward(number: int, _: object) -> None:
+        received.append(number)
+        process.send_signal(number)
+
+    previous = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -234,7 +264,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--baseline", help="name of the group that the others are compared with; default: the first one")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument("--sequential", action="store_true", help="train more seeds until the difference is decided")
-    parser.add_argument("--min-seeds", type=int, default=3, help="seeds before the first test of --sequential; default: 3")
+    parser.add_argument("--min-seeds", type=int, default=4, help="seeds before the first test of --sequential; default: 4")
     parser.add_argument("--max-seeds", type=int, default=10, help="seeds of the last test of --sequential; default: 10")
     return parser.parse_args(arguments)
 
@@ -249,7 +279,10 @@ def run(arguments: argparse.Namespace) -> str:
         return dumps([asdict(x) | {"better": x.better} for x in found], indent=2) if arguments.json else "\n".join(lines(found))
     if len(groups) != 2:
         raise UserError(f"--sequential compares two groups, not {len(groups)} ({', '.join(group.name for group in groups)})")
-    a, b = groups if arguments.baseline in (None, groups[0].name) else groups[::-1]
+    names = [group.name for group in groups]
+    if arguments.baseline is not None and arguments.baseline not in names:
+        raise UserError(f"--baseline {arguments.baseline}: {suggest(arguments.baseline, names)}")
+    a, b = groups if arguments.baseline in (None, names[0]) else groups[::-1]
     try:
         test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
     except ValueError as error:

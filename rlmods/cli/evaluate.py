@@ -1,9 +1,10 @@
 """Evaluate a saved policy: `python -m rlmods.evaluate RUN_OR_MODEL [group=option] [key=value]`.
 
 RUN_OR_MODEL is a run directory (its `export/` is evaluated, with the run's data, reward and rollout settings unless overrides change them),
-a directory of a Hugging Face model, or a hub name. Prints one JSON object. Validation during training uses the same code.
+a directory of a Hugging Face model, or a hub name. Prints one JSON object. Validation during training uses the same code. `interval_95` has
+the bounds of bootstrap intervals over prompts, for values that differ between prompts.
 
-    validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8` and `val/pass@8`
+    validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8` and `val/maj@8`
     reference=null          a run, directory or hub name: `val/kl_ref` is the KL divergence of the evaluated policy from it
 """
 
@@ -24,8 +25,9 @@ from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.rollout.turns import over_turns
+from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
-from rlmods.training.evaluation import Validation, with_settings
+from rlmods.training.evaluation import Validation, values_by_prompt, with_settings
 from rlmods.types import Prompt, Scores, UserError
 
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
@@ -67,13 +69,15 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     reference = None if reference_name is None else _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
-    metrics, _ = validation(policy, rollout, reward, kept, process)
+    metrics, rows = validation(policy, rollout, reward, kept, process)
+    intervals = {name: bootstrap_interval(values) for name, values in values_by_prompt(rows, validation.samples).items()}
+    bounded = {name: [x.low, x.high] for name, x in intervals.items() if x.is_bounded}
     prompts = kept[: validation.max_prompts]
     if reference is not None:
         sampler = with_settings(rollout, temperature=validation.temperature, top_p=1.0, top_k=0, seed=validation.seed)
         metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, max(1, validation.samples), config.batch.token_budget)
     dropped = {"dropped_prompts": len(splits.val) - len(kept)} if len(kept) < len(splits.val) else {}
-    return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items()))}
+    return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items())), "interval_95": bounded}
 
 
 def _use_trained_reward_models(config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]) -> None:

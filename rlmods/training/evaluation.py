@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -35,9 +35,59 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
+def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | None]) -> float | None:
+    """Return the correctness of the most frequent answer of the graded responses to a prompt (maj@k, self-consistency).
+
+    Answers are equal if their texts are. Responses without an answer have no vote; if none has one, the result is 0. For equally frequent
+    answers it is the mean, the expectation under random choice. None if no response is graded.
+
+    Source: arXiv:2203.11171.
+    """
+    votes: dict[str, list[bool]] = {}
+    for answer, is_correct in zip(answers, correct, strict=True):
+        if answer is not None and is_correct is not None:
+            votes.setdefault(answer.strip(), []).append(is_correct)
+    if not votes:
+        return None if all(x is None for x in correct) else 0.0
+    most = max(map(len, votes.values()))
+    winners = [sum(x) / most for x in votes.values() if len(x) == most]
+    return sum(winners) / len(winners)
+
+
+def extracted_answers(columns: Mapping[str, Sequence[Any]]) -> Sequence[Any] | None:
+    """Return the column of the answers that a reward, or the first term of a sum that has one, extracts from the responses."""
+    return next((column for name, column in columns.items() if name == "extracted" or name.endswith("/extracted")), None)
+
+
+def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int) -> dict[str, list[float]]:
+    """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each graded prompt.
+
+    Args:
+        rows: those of the sample log of a validation on one rank: the greedy responses, then `samples` responses to each prompt.
+        samples: k.
+    """
+    greedy = [row for row in rows if row["temperature"] == 0]
+    sampled = [row for row in rows if row["temperature"] != 0]
+    found: dict[str, list[float | None]] = {"val/accuracy": [row["correct"] for row in greedy]}
+    for start in range(0, len(sampled), max(1, samples)):
+        group = sampled[start : start + samples]
+        correct = [row["correct"] for row in group]
+        graded = [float(x) for x in correct if x is not None]
+        answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
+        values = {
+            f"val/mean@{samples}": sum(graded) / len(graded) if graded else None,
+            f"val/pass@{samples}": pass_at_k(samples, sum(x > 0 for x in graded), samples) if graded else None,
+            f"val/maj@{samples}": None if answers is None else majority_correct(answers, correct),
+        }
+        for name, value in values.items():
+            found.setdefault(name, []).append(value)
+    known = {name: [float(x) for x in column if x is not None] for name, column in found.items()}
+    return {name: column for name, column in known.items() if column}
+
+
 @dataclass(frozen=True)
 class Validation:
-    """Greedy accuracy on held-out prompts and, with `samples`, mean@k and pass@k.
+    """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward extracts answers, maj@k.
 
     Sampling has its own settings and seed, so the frequency of validation does not change training.
     """
@@ -45,7 +95,7 @@ class Validation:
     every: int | None = 10
     """Iterations between two validations. There is always one before the first iteration and one at the end; null: only those."""
     samples: int = 0
-    """k: responses sampled to each prompt for `val/mean@k` and `val/pass@k`; 0: none."""
+    """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0: none."""
     temperature: float = 1.0
     """Temperature of these samples."""
     max_prompts: int | None = None
@@ -110,11 +160,18 @@ class Validation:
             num_correct = (correct > 0).view(len(prompts), samples).sum(1).tolist()
             solved = torch.tensor([pass_at_k(samples, c, samples) for c in num_correct])
             any_graded = graded.view(len(prompts), samples).any(1)
-            meter.mean(f"val/pass@{samples}", solved, any_graded)
+            by_prompt = {f"val/pass@{samples}": solved}
+            if (answers := extracted_answers(scores.columns)) is not None:
+                starts = range(0, len(responses), samples)
+                votes = [majority_correct(answers[i : i + samples], scores.correct[i : i + samples]) for i in starts]
+                by_prompt[f"val/maj@{samples}"] = values_and_mask(votes)[0]
+            for name, x in by_prompt.items():
+                meter.mean(name, x, any_graded)
             for source in sorted({prompt.source for prompt in prompts if prompt.source is not None}):
                 own = torch.tensor([prompt.source == source for prompt in prompts])
                 meter.mean(f"val/mean@{samples}/{source}", correct, graded & own.repeat_interleave(samples))
-                meter.mean(f"val/pass@{samples}/{source}", solved, any_graded & own)
+                for name, x in by_prompt.items():
+                    meter.mean(f"{name}/{source}", x, any_graded & own)
         return [sample_row(r, scores, i) | {"temperature": rollout.temperature} for i, r in enumerate(responses)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from pathlib import Path
 
@@ -17,6 +18,21 @@ from tests.support.saved_runs import write_run
 
 A = (0.50, 0.52, 0.49, 0.51)
 B = (0.60, 0.63, 0.58, 0.61)
+
+INTERRUPTIBLE = """
+import os, signal, sys, time
+from pathlib import Path
+
+def save(number, frame):
+    Path("saved").write_text(str(number))
+    sys.exit(0)
+
+signal.signal({number}, save)
+assert os.getpgid(0) != os.getpgid(os.getppid()), "a terminal would send Ctrl-C twice"
+os.kill(os.getppid(), {number})
+time.sleep(60)
+"""
+"""A stand-in for train.py, whose parent receives a signal while it waits."""
 
 
 def write(folder: Path, results: tuple[float, ...], ratio: str, first_seed: int = 1, **options: object) -> None:
@@ -133,6 +149,29 @@ class TestSequential:
         assert seeds == [1, 2, 3, 4, 5, 6]
         assert 0.0 in interval  # type: ignore[operator]
 
+    def test_runs_that_were_added_do_not_change_the_order(self, tmp_path: Path) -> None:
+        sequential = Sequential(SequentialTest(3, 6), "val/accuracy", 1, lambda run, seed: run)
+        write(tmp_path, A[:1], "a", first_seed=42)
+        write(tmp_path, B[:1], "b", first_seed=3)
+        a, b = groups(tmp_path)
+        assert sequential.seeds(a, b) == [42, 1, 2, 3, 4, 5]
+        write(tmp_path, A[:4], "a")
+        a, b = groups(tmp_path)
+        assert sequential.seeds(a, b) == [42, 1, 2, 3, 4, 5]
+
+    def test_repeats_a_run_that_has_recorded_its_command(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "a1", [0.5], seed=1, exit=None)
+        write_run(tmp_path / "a2", [0.5], seed=2, overrides=["seed=2"])
+        seen = []
+
+        def add(like: SavedRun, seed: int) -> SavedRun:
+            seen.append(like.path.name)
+            return like
+
+        [group] = groups(tmp_path)
+        Sequential(SequentialTest(3, 3), "val/accuracy", 1, add)(group, group)
+        assert set(seen) == {"a2"}
+
 
 class TestTrain:
     @pytest.fixture
@@ -171,6 +210,23 @@ class TestTrain:
         with pytest.raises(KeyboardInterrupt):
             train(self.like(script), 4)
 
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+    def test_a_signal_ends_the_run_and_then_the_command(self, number: int, script: Path) -> None:
+        (script / "train.py").write_text(INTERRUPTIBLE.format(number=int(number)))
+        handlers = [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)]
+        with pytest.raises(KeyboardInterrupt):
+            train(self.like(script), 4)
+        assert (script / "saved").read_text() == str(int(number))
+        assert [signal.getsignal(x) for x in (signal.SIGINT, signal.SIGTERM)] == handlers
+
+    @pytest.mark.parametrize(
+        "override", ["--multirun", "hydra.run.dir=/", "+hydra.launcher=x", "+reward._target_=os.system", "run_name=${oc.env:KEY}"]
+    )
+    def test_commands_of_somebody_else(self, override: str, script: Path) -> None:
+        with pytest.raises(UserError, match="train more seeds by hand"):
+            train(self.like(script, overrides=[override]), 4)
+        assert not (script / "argv").exists()
+
     def test_a_run_without_its_command(self, script: Path) -> None:
         with pytest.raises(UserError, match="has no overrides"):
             train(self.like(script, overrides=None), 4)
@@ -186,11 +242,19 @@ class TestCommand:
         [row] = json.loads(capsys.readouterr().out)
         assert row["better"] is True
 
-    @pytest.mark.parametrize("arguments", [["--last", "0"], ["--sequential", "--min-seeds", "1"], ["--sequential", "--max-seeds", "2"]])
+    @pytest.mark.parametrize(
+        "arguments",
+        [
+            ["--last", "0"],
+            ["--sequential", "--min-seeds", "1"],
+            ["--sequential", "--max-seeds", "2"],
+            ["--sequential", "--baseline", "ratio=z"],
+        ],
+    )
     def test_settings(self, arguments: list[str], tmp_path: Path) -> None:
         write(tmp_path, A, "a")
         write(tmp_path, B, "b")
-        with pytest.raises(UserError, match=r"must be|needs"):
+        with pytest.raises(UserError, match=r"must be|needs|ratio=a"):
             module.run(parse([str(tmp_path), *arguments]))
 
     def test_sequential_needs_two_groups(self, tmp_path: Path) -> None:

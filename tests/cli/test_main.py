@@ -35,7 +35,7 @@ METRICS = {
     "train/sampler_logprob_gap", "reward/accuracy/timeouts", "reward/accuracy/errors", "time/rollout_s", "time/reward_s",
     "time/score_s", "time/update_s", "perf/response_tokens_per_s", "perf/peak_memory_mb",
 }  # fmt: skip
-VALIDATION_METRICS = {"val/accuracy", "val/mean@2", "val/pass@2"}
+VALIDATION_METRICS = {"val/accuracy", "val/maj@2", "val/mean@2", "val/pass@2"}
 
 PLUGIN = """
 from types import SimpleNamespace
@@ -147,6 +147,7 @@ class TestRun:
         metrics = evaluate(str(finished.path), [])
         assert metrics["val/accuracy"] == validations[-1]["val/accuracy"]
         assert metrics["prompts"] == 8
+        assert all(low <= metrics[name] <= high for name, (low, high) in metrics["interval_95"].items())
         assert evaluate(str(finished.path), ["validation.max_prompts=3", "data.level=1", "validation.samples=2"])["prompts"] == 3
         with pytest.raises(UserError, match="no held-out prompts"):
             evaluate(str(finished.path), ["data.num_val=0"])

@@ -16,7 +16,7 @@ from omegaconf import OmegaConf
 from rlmods.cli.evaluate import _use_trained_reward_models, kl_from
 from rlmods.rollout import Local
 from rlmods.training import evaluation
-from rlmods.training.evaluation import Validation, pass_at_k
+from rlmods.training.evaluation import Validation, majority_correct, pass_at_k, values_by_prompt
 from rlmods.training.metrics import Meter, correctness, values_and_mask
 from rlmods.types import Prompt, Response, Scores, UserError
 from tests.support.tiny_setup import SPLITS, even, policy
@@ -60,6 +60,27 @@ class TestPassAtK:
                 assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, draws)) / len(draws))
 
 
+class TestMajority:
+    @pytest.mark.parametrize(
+        ("answers", "correct", "expected"),
+        [
+            (["2", "2", "3"], [True, True, False], 1.0),
+            (["3", "2", "3 "], [False, True, False], 0.0),  # spaces around an answer do not split its votes
+            (["2", "3", None, None], [True, False, False, False], 0.5),  # a tie; no answer has no vote
+            (["2", "3", "3"], [True, None, None], 1.0),  # responses that were not graded have none either
+            ([None, None], [False, False], 0.0),
+            (["2"], [None], None),
+        ],
+    )
+    def test_correctness_of_the_most_frequent_answer(
+        self, answers: list[str | None], correct: list[bool | None], expected: float | None
+    ) -> None:
+        assert majority_correct(answers, correct) == expected
+
+    def test_a_single_response_is_its_own_majority(self) -> None:
+        assert [majority_correct(["x"], [x]) for x in (True, False)] == [1.0, 0.0]
+
+
 class TestCorrectness:
     def test_is_the_unshaped_one_with_nan_where_unscored(self) -> None:
         have = correctness(Scores([0.1, 0.9, 0.5], correct=[True, None, False]))
@@ -97,6 +118,24 @@ class TestValidation:
         assert len(rows) == 4 + 12
         assert [r["temperature"] for r in rows] == [0.0] * 4 + [1.0] * 12
         assert [r["correct"] for r in rows[4:7]] == RIGHT["0"]
+
+    @pytest.mark.parametrize("column", ["extracted", "accuracy/extracted"])
+    def test_majority_where_answers_are_extracted(self, column: str) -> None:
+        def voted(responses: Sequence[Response]) -> Scores:
+            return replace(judge(responses), columns={column: ["2" if r.meta["sample"] < 2 else "3" for r in responses]})
+
+        metrics, rows = Validation(samples=3)(None, Scripted(), voted, [replace(p, source="a") for p in PROMPTS], RANK)
+        assert metrics["val/maj@3"] == metrics["val/maj@3/a"] == pytest.approx((1 + 0 + 0.5) / 3)  # of the prompts that were graded
+        assert values_by_prompt(rows, 3) == {
+            "val/accuracy": [1, 0, 0], "val/mean@3": [2 / 3, 0, 1 / 3], "val/pass@3": [1, 0, 1], "val/maj@3": [1, 0, 0.5],
+        }  # fmt: skip
+
+    @pytest.mark.parametrize("samples", [0, 3])
+    def test_values_by_prompt_average_to_the_metrics(self, samples: int) -> None:
+        metrics, rows = Validation(samples=samples)(None, Scripted(), judge, PROMPTS, RANK)
+        means = {name: sum(values) / len(values) for name, values in values_by_prompt(rows, samples).items()}
+        assert means == pytest.approx({name: metrics[name] for name in means})
+        assert len(means) == (3 if samples else 1)
 
     def test_means_of_the_terms_and_gold(self) -> None:
         def graded(responses: Sequence[Response]) -> Scores:
