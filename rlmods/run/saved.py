@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,6 +17,8 @@ from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
+MAX_NESTING = 100
+"""Levels of mappings and lists in a `config.yaml` that is read."""
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
@@ -48,8 +50,13 @@ class SavedRun:
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
             text = file.read_bytes()
-            if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=loader)):
-                raise UserError(f"{file}: has YAML aliases, which no run writes: leave the run out")  # they may expand without bound
+            depth = 0
+            for event in yaml.parse(text, Loader=loader):
+                if isinstance(event, yaml.AliasEvent):  # they may expand without bound
+                    raise UserError(f"{file}: has YAML aliases, which no run writes: leave the run out")
+                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+                if depth > MAX_NESTING:
+                    raise UserError(f"{file}: is nested more than {MAX_NESTING} times: leave the run out")
             config = yaml.load(text, Loader=loader)
         except (yaml.YAMLError, OSError, RecursionError, ValueError) as error:
             raise UserError(f"{file}: cannot be read ({type(error).__name__}): leave the run out") from error
@@ -62,8 +69,9 @@ class SavedRun:
 
     @property
     def seed(self) -> int | str:
-        """Seed of the run."""
-        return self.config.get("seed", self.path.name)  # type: ignore[no-any-return]
+        """Seed of the run, its name if it has none."""
+        seed = self.config.get("seed", self.path.name)
+        return seed if type(seed) is int else str(seed)
 
     @property
     def label(self) -> str:
@@ -90,7 +98,7 @@ class SavedRun:
     def series(self, metric: str) -> list[tuple[int, float]]:
         """Return iteration and value of each row that has a finite value of the metric."""
         rows = ((row.get("iteration"), row.get(metric)) for row in self.metrics)
-        return [(i, float(x)) for i, x in rows if isinstance(i, int) and isinstance(x, int | float) and math.isfinite(x)]
+        return [(i, float(x)) for i, x in rows if isinstance(i, int) and isinstance(x, int | float) and abs(x) <= sys.float_info.max]
 
     def result(self, metric: str, last: int = 1) -> float | None:
         """Return the mean of the last values of a metric, None if there is none."""
@@ -142,20 +150,24 @@ def find_runs(paths: Iterable[Path]) -> list[SavedRun]:
     for path in paths:
         if not path.is_dir():
             raise UserError(f"{path}: no such folder; give a run directory, or a folder of them such as runs/sweep")
-        runs = list(_runs(path, MAX_DEPTH))
+        runs = list(_runs(path, MAX_DEPTH, set()))
         if not runs:
             raise UserError(f"{path}: no run in it (a folder with config.yaml and metrics.jsonl)")
         found |= {run.resolve(): SavedRun(run) for run in runs if run.resolve() not in found}
     return list(found.values())
 
 
-def _runs(folder: Path, depth: int) -> Iterator[Path]:
+def _runs(folder: Path, depth: int, seen: set[Path]) -> Iterator[Path]:
+    """Yield the runs in and below a folder. `seen` has the folders that were visited, as links may lead back to them."""
+    if (real := folder.resolve()) in seen:
+        return
+    seen.add(real)
     if (folder / "config.yaml").is_file() and (folder / "metrics.jsonl").is_file():
         yield folder
     elif depth:
         for child in sorted(folder.iterdir(), key=_natural):
             if child.is_dir() and not child.name.startswith("."):
-                yield from _runs(child, depth - 1)
+                yield from _runs(child, depth - 1, seen)
 
 
 def _natural(path: Path) -> list[tuple[bool, int, str]]:
@@ -179,7 +191,7 @@ def group_runs(runs: Sequence[SavedRun]) -> list[Group]:
     """
     grouped: dict[str, list[SavedRun]] = {}
     for run in runs:
-        grouped.setdefault(json.dumps(run.settings, sort_keys=True, default=str), []).append(run)
+        grouped.setdefault(_canonical(run.settings), []).append(run)
     groups = list(grouped.values())
     for members in groups:
         by_seed: dict[Any, SavedRun] = {}
@@ -203,9 +215,7 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     settings = [
         key
         for key in keys
-        if key.split(".")[0] not in varied
-        and "algo" not in varied
-        and len({json.dumps(run.settings.get(key), default=str) for run in runs}) > 1
+        if key.split(".")[0] not in varied and "algo" not in varied and len({_canonical(run.settings.get(key)) for run in runs}) > 1
     ]
     order = ("algo", *(runs[0].parts if runs else ()))
     shown.sort(key=lambda group: order.index(group) if group in order else len(order))
@@ -213,7 +223,18 @@ def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
 
 
 def _typed(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str)
+    return value if isinstance(value, str) else _canonical(value)
+
+
+def _canonical(value: Any) -> str:
+    """Return equal texts for equal values."""
+
+    def with_text_keys(x: Any) -> Any:
+        if isinstance(x, Mapping):
+            return {str(key): with_text_keys(item) for key, item in x.items()}
+        return [with_text_keys(item) for item in x] if isinstance(x, list) else x
+
+    return json.dumps(with_text_keys(value), sort_keys=True, default=str)
 
 
 def _leaves(node: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, Protocol
 
 import torch
 
 from rlmods.policy.base import Policy
+from rlmods.reward.grader.style import MAX_CHARS
+from rlmods.reward.grader.values import plain_number
 from rlmods.reward.scores import as_scores
 from rlmods.training.collate import generate
 from rlmods.training.metrics import Meter, log_by_source, log_turns, sample_row, values_and_mask
@@ -38,15 +41,17 @@ def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
 def majority_correct(answers: Sequence[str | None], correct: Sequence[bool | None]) -> float | None:
     """Return the correctness of the most frequent answer of the graded responses to a prompt (maj@k, self-consistency).
 
-    Answers are equal if their texts are. Responses without an answer have no vote; if none has one, the result is 0. For equally frequent
-    answers it is the mean, the expectation under random choice. None if no response is graded.
+    Answers are equal if their texts are, or if both are numbers of equal value. Responses without an answer have no vote; if none has one,
+    the result is 0. For equally frequent answers it is the mean, the expectation under random choice. None if no response is graded.
 
     Source: arXiv:2203.11171.
     """
-    votes: dict[str, list[bool]] = {}
+    votes: dict[str | Fraction, list[bool]] = {}
     for answer, is_correct in zip(answers, correct, strict=True):
         if answer is not None and is_correct is not None:
-            votes.setdefault(answer.strip(), []).append(is_correct)
+            text = answer.strip()
+            number = plain_number(text) if len(text) <= MAX_CHARS else None
+            votes.setdefault(text if number is None else number, []).append(is_correct)
     if not votes:
         return None if all(x is None for x in correct) else 0.0
     most = max(map(len, votes.values()))

@@ -29,7 +29,9 @@ class TestRun:
 
     def test_prompts(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.5], correct={"x": True, "y": False, "z": None}))
-        assert run.by_prompt() == {"x": 1.0, "y": 0.0}
+        with (run.path / "samples/validation_000000.jsonl").open("a") as file:
+            file.write('{"id": "y", "correct": true, "temperature": 1.0}\n')
+        assert run.by_prompt() == {"x": 1.0, "y": 0.0}  # of the greedy responses
 
     def test_a_run_that_has_not_ended(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.5], exit=None))
@@ -43,8 +45,39 @@ class TestRun:
             SavedRun(folder).config  # noqa: B018
         assert "\n" not in str(error.value)
 
+    def test_deep_nesting_is_refused(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "a", [0.5])
+        (folder / "config.yaml").write_text(f"x: {'[' * 5000}{']' * 5000}")
+        with pytest.raises(UserError, match="nested more than 100 times"):
+            SavedRun(folder).config  # noqa: B018
+
+    @pytest.mark.parametrize("seed", [[1], {"a": 1}, None, 1.5, True])
+    def test_a_seed_that_is_no_number_is_a_text(self, seed: object, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.5], settings={"seed": seed}))
+        assert run.seed == str(seed)
+        assert group_runs([run])[0].results("val/accuracy") == {str(seed): 0.5}
+
+    def test_keys_of_several_types(self, tmp_path: Path) -> None:
+        folder = write_run(tmp_path / "a", [0.5])
+        with (folder / "config.yaml").open("a") as file:
+            file.write("x: [{2020-01-01: 2, a: 3, 1: 2}]\n")
+        other = SavedRun(write_run(tmp_path / "b", [0.5]))
+        assert [group.name for group in group_runs([SavedRun(folder), other])][1] == "x=null"
+
+    def test_numbers_beyond_floats_are_skipped(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(f'{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n{{"iteration": 2, "val/accuracy": -1e999}}\n')
+        assert run.series("val/accuracy") == [(0, 0.25)]
+
 
 class TestFind:
+    def test_links_that_lead_back(self, tmp_path: Path) -> None:
+        write_run(tmp_path / "a", [0.5])
+        for i in range(30):
+            (tmp_path / f"link{i}").symlink_to(tmp_path)
+        assert [run.path.name for run in find_runs([tmp_path])] == ["a"]
+
     def test_in_natural_order_and_once(self, tmp_path: Path) -> None:
         for seed in (10, 2):
             write_run(tmp_path / f"sweep/seed={seed}", [0.5], seed=seed)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
+from itertools import combinations, permutations
 from types import SimpleNamespace
 from typing import Any
 
@@ -70,12 +71,21 @@ class TestMajority:
             (["2", "3", "3"], [True, None, None], 1.0),  # responses that were not graded have none either
             ([None, None], [False, False], 0.0),
             (["2"], [None], None),
+            (["3", "1/2", "0.50"], [False, True, True], 1.0),  # numbers of equal value
+            (["9" * 5000, "x", "x"], [False, True, True], 1.0),
         ],
     )
     def test_correctness_of_the_most_frequent_answer(
         self, answers: list[str | None], correct: list[bool | None], expected: float | None
     ) -> None:
         assert majority_correct(answers, correct) == expected
+
+    @pytest.mark.parametrize("answers", ["aabb", "aabc", "abcd", "abbb", "aabbc"])
+    def test_equals_enumeration(self, answers: str) -> None:
+        """The first of the most frequent answers, averaged over all orders of the responses."""
+        correct = [answer == "a" for answer in answers]
+        winners = [Counter(order).most_common(1)[0][0] for order in permutations(answers)]
+        assert majority_correct(list(answers), correct) == pytest.approx(sum(winner == "a" for winner in winners) / len(winners))
 
     def test_a_single_response_is_its_own_majority(self) -> None:
         assert [majority_correct(["x"], [x]) for x in (True, False)] == [1.0, 0.0]
