@@ -177,7 +177,9 @@ class TestRun:
     def test_writes_a_summary(self, finished):
         summary = json.loads((finished.path / "summary.json").read_text())
         keys = ["label", "algo", "parts", "iterations", "val/accuracy", "wall_s", "response_tokens", "peak_memory_mb", "exit"]
-        assert list(summary) == keys
+        assert list(summary) == [*keys, "seed", "overrides"]
+        assert summary["seed"] == 1
+        assert {"algo=dapo", "reward=math", "kl=loss"} <= set(summary["overrides"])
         assert list(summary["val/accuracy"]) == ["first", "best", "last"]
         values = (summary["algo"], summary["label"], summary["iterations"], summary["exit"])
         assert values == ("dapo", "dapo[kl=loss]", 2, "finished")
