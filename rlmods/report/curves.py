@@ -63,9 +63,9 @@ def _curve(series: Sequence[tuple[Column, Column]], num_points: int) -> Curve:
         counts = np.bincount(own, minlength=num_bins)
         row[counts > 0] = (np.bincount(own, weights=y, minlength=num_bins) / np.maximum(counts, 1))[counts > 0]
     middle = np.bincount(bins, weights=grid) / np.bincount(bins)
-    statistics = (np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0))
+    mean, low, high = (_short(x) for x in (np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)))
     seeds = [[None if math.isnan(x) else x for x in _short(row)] for row in values]
-    return Curve(_short(middle), *(_short(x) for x in statistics), seeds)
+    return Curve(_short(middle), mean, low, high, seeds)
 
 
 def _short(values: Column) -> list[float]:

@@ -60,12 +60,13 @@ class Limits:
 
 
 def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
-    """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or validation), `iteration`, `prompt`, `answer`,
-    `rows`, and the `tree` of responses of which some branch off from others. The last iteration comes first."""
+    """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or validation), `iteration`, `prompt`,
+    `answer`, `rows`, and the `tree` of responses of which some branch off from others. The last iteration comes first."""
     if limits.iterations < 1:
         return []
     decode = TokenTexts(run.path)
-    found, size = [], 0
+    found: list[dict[str, Any]] = []
+    size = 0
     for kind in ("iteration", "validation"):
         for path in reversed(evenly(sorted((run.path / "samples").glob(f"{kind}_*.jsonl")), limits.iterations)):
             for group in _groups(path, limits.prompts):
@@ -100,9 +101,8 @@ def _groups(path: Path, count: int) -> Iterator[list[Row]]:
             try:
                 check_tree(group, path)
             except UserError:
-                for row in group:
-                    row.pop("branch", None)
-            yield group[:MAX_RESPONSES]
+                group = [{key: value for key, value in row.items() if key != "branch"} for row in group]
+            yield [dict(row) for row in group[:MAX_RESPONSES]]
 
 
 def _rows(path: Path) -> Iterator[Row]:
@@ -164,18 +164,17 @@ def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
         found["text"] = clip(row["response"])
     found |= {key: short(value) for key in ("reward", "advantage") if (value := row[key]) is not None}
     found |= {key: row[key] for key in ("kept", "correct") if isinstance(row.get(key), bool)}
-    terms = {
-        key.partition("/")[2]: short(x) for key, value in row.items() if key.startswith("reward/") and (x := number(value)) is not None
-    }
-    columns = {
-        key: clip(str(value))[:200] for key, value in row.items() if "/" in key and not key.startswith("reward/") and value is not None
-    }
-    values = {
-        name: [number(x) and short(float(x)) for x in row[name][:MAX_TOKENS]] for name in TOKEN_VALUES if isinstance(row.get(name), list)
-    }
+    terms = {key.partition("/")[2]: number(value) for key, value in row.items() if key.startswith("reward/")}
+    columns = {key: value for key, value in row.items() if "/" in key and not key.startswith("reward/") and value is not None}
+    values = {name: row[name][:MAX_TOKENS] for name in TOKEN_VALUES if isinstance(row.get(name), list)}
     branch = row["branch"] if isinstance(row.get("branch"), dict) else {}
-    more = {"terms": terms, "columns": columns, "values": values, "calls": list(_calls(row.get("turns")))}
-    more["segments"] = [[int(a), int(b), short(float(x))] for a, b, x in branch.get("segments") or ()]
+    more = {
+        "terms": {name: short(value) for name, value in terms.items() if value is not None},
+        "columns": {key: str(value)[:200] for key, value in columns.items()},
+        "values": {name: [None if (x := number(value)) is None else short(x) for value in own] for name, own in values.items()},
+        "calls": list(_calls(row.get("turns"))),
+        "segments": [[int(begin), int(end), short(float(value))] for begin, end, value in branch.get("segments") or ()],
+    }
     return found | {key: value for key, value in more.items() if value}
 
 
