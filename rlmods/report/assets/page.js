@@ -69,9 +69,9 @@ function about() {
 }
 
 function members() {
-  const parts = Object.keys(data.parts), many = data.baseline !== null;
+  const many = data.baseline !== null;
   const comparison = many ? ["difference", "p", "verdict", "by prompt"] : [];
-  const headers = ["", "member", "seeds", data.metric, ...comparison, ...parts, "iterations", "time", "exit"];
+  const headers = ["", "member", "seeds", data.metric, ...comparison, "iterations", "time", "exit"];
   const rows = data.groups.map((group, i) => {
     const box = el("input", {
       type: "checkbox", checked: true, ariaLabel: `show ${group.name}`,
@@ -86,11 +86,10 @@ function members() {
       el("td", {}, box), name, el("td", { title: own.map((run) => run.seed).join(", ") }, own.length), cell(spread(group.result)),
       many ? [cell(spread(group.difference, true)), cell(group.p_value === null ? "" : format(Number(group.p_value.toPrecision(2)))),
         el("td", { className: verdict === "better" || verdict === "worse" ? verdict : "" }, verdict), cell(spread(group.prompts, true))] : null,
-      parts.map((part) => el("td", {}, data.parts[part][i])),
       cell(iterations), cell(duration(seconds)), el("td", { className: exit === "finished" ? "" : "alarm" }, exit));
     const mean = (interval) => interval && interval.mean;
     const keys = [i, group.name, own.length, mean(group.result), ...(many ? [mean(group.difference), group.p_value, verdict, mean(group.prompts)] : []),
-      ...parts.map((part) => data.parts[part][i]), iterations, seconds, exit];
+      iterations, seconds, exit];
     return { node, keys };
   });
   const filter = el("input", {
@@ -114,12 +113,13 @@ function members() {
 }
 
 function differences() {
-  const keys = Object.keys(data.settings);
-  if (!keys.length) return;
-  const rows = keys.map((key) => ({
-    node: el("tr", {}, el("td", { className: "name" }, key), data.settings[key].map((value) => el("td", {}, value))), keys: [key, ...data.settings[key]],
+  const found = [...Object.entries(data.parts), ...Object.entries(data.settings)];
+  if (!found.length) return;
+  const rows = found.map(([key, values], n) => ({
+    node: el("tr", { className: n < Object.keys(data.parts).length ? "part" : "" }, el("td", { className: "name" }, key), values.map((value) => el("td", {}, value))),
+    keys: [key, ...values],
   }));
-  section("differences", "What differs", table(["setting", ...data.groups.map((group) => group.name)], rows, "differences-table"));
+  section("differences", "What differs", el("p", { className: "note" }, "Parts, then settings."), table(["part or setting", ...data.groups.map((group) => group.name)], rows, "differences-table"));
 }
 
 /* Charts. A chart is drawn when it comes into view. */
@@ -359,8 +359,8 @@ function runs() {
 
 about();
 members();
-diagnostics();
 differences();
+diagnostics();
 samples();
 alarms();
 runs();
