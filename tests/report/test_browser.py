@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from rlmods.report.contents import contents
 from rlmods.report.page import page
@@ -41,6 +43,9 @@ ROWS = [
 ]
 
 
+WORDS = Tokenizer(WordLevel({"unknown": 0, "so": 1, HOSTILE: 2, "it": 3, "is": 4}, unk_token="unknown"))
+
+
 @pytest.fixture(scope="module")
 def html(tmp_path_factory: pytest.TempPathFactory) -> str:
     folder = tmp_path_factory.mktemp("runs")
@@ -49,6 +54,9 @@ def html(tmp_path_factory: pytest.TempPathFactory) -> str:
             metrics = {f"train/{HOSTILE}": 1.0, "time/update_s": 2.0}
             run = write_run(folder / f"{last}_{seed}", [0.1, 0.2, last + seed / 100], seed=seed, parts={"ratio": ratio}, metrics=metrics)
             (run / "samples/iteration_000002.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in ROWS))
+            if seed == 1:
+                (run / "export").mkdir()
+                WORDS.save(str(run / "export/tokenizer.json"))
             (run / "hacking.jsonl").write_text(json.dumps({"iteration": 2, "kind": "length", "words": HOSTILE, "figure": 0.7}) + "\n")
             (run / "versions.txt").write_text(f"command python train.py {HOSTILE}\ntorch 2.0\n")
     return page(contents(group_runs(find_runs([folder])), "val/accuracy", 1, None))
@@ -115,6 +123,7 @@ def test_hostile_text_is_text(result: dict[str, Any]) -> None:
     for name in ("table", "calls", "alarms", "commands", "differs"):
         assert HOSTILE in result[name], name
     assert HOSTILE in result["texts"]
+    assert f"so{HOSTILE}itis" in result["texts"]
     assert f"train/{HOSTILE}" in result["charts"]
 
 
@@ -149,6 +158,7 @@ class TestSamples:
 
     def test_tokens_are_coloured(self, result: dict[str, Any]) -> None:
         assert "token 0: advantage +0.5" in result["advantages"]
+        assert "token 3: advantage -0.5" in result["advantages"]
         assert "token 0: log_ratio +0.1" in result["logRatios"]
 
     def test_tree(self, result: dict[str, Any]) -> None:

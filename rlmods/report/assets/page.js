@@ -14,7 +14,7 @@ function el(tag, properties = {}, ...children) {
     else if (key in node) node[key] = value;
     else node.setAttribute(key, value);
   }
-  node.append(...children.flat().filter((child) => child !== null && child !== undefined).map((x) => (x instanceof Node ? x : String(x))));
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined).map((x) => (x instanceof Node ? x : String(x))));
   return node;
 }
 
@@ -199,7 +199,7 @@ function diagnostics() {
 
 /** Mean seconds of an iteration by stage, a bar for each member. */
 function stages() {
-  const names = Object.keys(data.curves).filter((metric) => /^time\/.*_s$/.test(metric));
+  const names = Object.keys(data.curves).filter((metric) => /^time\/.*_s$/.test(metric) && metric !== "time/iteration_s");
   const mean = (metric, i) => {
     const values = (data.curves[metric][i] || { mean: [] }).mean;
     return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
@@ -224,9 +224,10 @@ function shade(x, scale) {
 
 /** Value of each token of a response: own values if the row has them, those of segments of a tree, or that of the response. */
 function tokenValues(row, column) {
+  if (!row.tokens) return column === "advantage" && row.advantage !== undefined ? [row.advantage] : null;
   if (column === "log_ratio") return (row.values || {}).log_ratio || null;
   if ((row.values || {}).advantages) return row.values.advantages;
-  const count = (row.tokens || [row.text]).length;
+  const count = row.tokens.length;
   if (row.segments) {
     const values = Array(count).fill(null);
     row.segments.forEach(([begin, end, value]) => values.fill(value, begin, Math.min(end, count)));
