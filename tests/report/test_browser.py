@@ -91,7 +91,7 @@ def result(html: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
       result.counts = {};
       ["kept", "rejected", "correct", "wrong", "length", "tree"].forEach(count);
       type("#sample-only", "", "change");
-      type("#sample-search", "three", "input");
+      type("#sample-search", "P2", "input");
       result.found = $("#sample-count").textContent;
       type("#sample-search", "nowhere", "input");
       result.notFound = cards();
