@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from rlmods.cli.sweep import MemberError, best_accuracy, is_finished, member_lines, run_member
 from rlmods.run.name import MAX_NAME_LENGTH, member_name
 from rlmods.types import UserError
-from tests.cli.test_main import RANDOM, start, train
+from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
 PLUGIN = """
 class Flaky:
@@ -204,11 +206,12 @@ class TestCommand:
         summaries = [json.loads(path.read_text()) for path in tmp_path.glob("runs/sweep/*/summary.json")]
         assert [(x["exit"], x["iterations"]) for x in summaries] == [("finished", 40)] * 2
 
-    def test_members_in_several_processes(self, plugins: Path, tmp_path: Path) -> None:
+    def test_members_in_several_processes(self, tmp_path: Path) -> None:
         pytest.importorskip("hydra_plugins.hydra_joblib_launcher", reason="needs the extra sweep")
-        command = (*RANDOM, "trainer.max_iterations=1", "reward=flaky", "seed=1,2", "-m")
-        result = train(tmp_path, "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *command, plugins=plugins)
-        assert result.code == 0, result.err
-        assert result.out.count("finished, 1 iterations") == 2
-        again = train(tmp_path, *command, plugins=plugins)
-        assert again.out.count("finished already") == 2
+        grid = ("trainer.max_iterations=1", "seed=1,2", "-m")
+        command = [sys.executable, str(ROOT / "train.py"), "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, *RANDOM, *grid]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+        assert result.returncode == 0, result.stderr
+        assert result.stdout.count("finished, 1 iterations") == 2
+        assert train(tmp_path, *RANDOM, *grid).out.count("finished already") == 2
