@@ -60,6 +60,8 @@ class TestCommands:
         command, *arguments = words
         if command != "train.py":
             module = import_module(command)
+            if hasattr(module, "__path__"):
+                module = import_module(f"{command}.__main__")
             if hasattr(module, "parse"):  # a command without settings of a run
                 module.parse(arguments)
             else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +82,35 @@ def groups(rows: Sequence[Row]) -> list[list[Row]]:
     return found
 
 
+@dataclass(frozen=True)
+class Segment:
+    """A range of tokens that the same responses share."""
+
+    response: int
+    """Index of the first response that has it."""
+    begin: int
+    end: int
+    members: Sequence[int]
+    """Indices of the responses that have it."""
+    advantages: Sequence[float]
+    """Different advantages of its sampled tokens, in their order."""
+    decisions: Sequence[Mapping[str, Any]]
+    """Decisions of `rlmods.branching` at its end, where responses branch off."""
+    children: Sequence[Segment]
+    """Segments that follow it; none at the end of a response."""
+
+
+def segments(rows: Sequence[Row]) -> list[Segment]:
+    """Return the tree of responses to one prompt, given in the order of their indices: the segments at the prompt."""
+    starts = [_start(rows, i) for i in range(len(rows))]
+    return [_segment(rows, starts, i, 0) for i, (parent, _) in enumerate(starts) if parent is None]
+
+
 def tree_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the tree of responses to one prompt, given in the order of their indices."""
-    starts = [_start(rows, i) for i in range(len(rows))]
     prompt = rows[0]["prompt"]
     yield f"{one_line(str(rows[0]['id']))}  {_summary(rows)}  {_shorten(prompt if isinstance(prompt, str) else prompt[-1]['content'])}"
-    roots = [i for i, (parent, _) in enumerate(starts) if parent is None]
-    for i in roots:
-        yield from _segment_lines(rows, starts, i, 0, "", i == roots[-1])
+    yield from _segment_lines(rows, segments(rows), "")
 
 
 def _start(rows: Sequence[Row], i: int) -> Start:
@@ -101,22 +123,28 @@ def _start(rows: Sequence[Row], i: int) -> Start:
     return (parent, shared) if shared else (None, 0)
 
 
-def _segment_lines(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int, indent: str, is_last: bool) -> Iterator[str]:
-    """Yield the lines of the segment of response i that begins with token `begin`, and of those that follow it."""
+def _segment(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int) -> Segment:
+    """Return the segment of response i that begins with token `begin`, and those that follow it."""
     length = len(rows[i]["tokens"])
     end = min([shared for parent, shared in starts if parent == i and shared > begin], default=length)
-    children = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
-    members = _members(starts, i, begin)
-    line = f"tokens {begin}-{end}  {_summary([rows[j] for j in members])}{_advantage(rows[i], begin, end)}"
-    if not children:
-        line = f"response {i}  {line}  {rows[i]['finish']}  {_shorten(rows[i]['response'])}"
-    else:
-        decisions = [d for d in rows[i]["branch"]["decisions"] if d["position"] == end]
-        line += "".join(f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}" for d in decisions)
-    yield f"{indent}{LAST if is_last else INNER}{line}"
-    indent += BLANK if is_last else BAR
-    for j in [i, *children] if children else []:
-        yield from _segment_lines(rows, starts, j, end, indent, j == children[-1])
+    branches = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
+    decisions = [d for d in rows[i]["branch"]["decisions"] if d["position"] == end] if branches else []
+    children = [_segment(rows, starts, j, end) for j in [i, *branches]] if branches else []
+    return Segment(i, begin, end, _members(starts, i, begin), _advantages(rows[i], begin, end), decisions, children)
+
+
+def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -> Iterator[str]:
+    """Yield the lines of segments that begin at the same token, and of those that follow them."""
+    for segment in found:
+        row, is_last = rows[segment.response], segment is found[-1]
+        advantage = ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages) if segment.advantages else ""
+        line = f"tokens {segment.begin}-{segment.end}  {_summary([rows[j] for j in segment.members])}{advantage}"
+        if not segment.children:
+            line = f"response {segment.response}  {line}  {row['finish']}  {_shorten(row['response'])}"
+        for d in segment.decisions:
+            line += f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}"
+        yield f"{indent}{LAST if is_last else INNER}{line}"
+        yield from _segment_lines(rows, segment.children, indent + (BLANK if is_last else BAR))
 
 
 def _members(starts: Sequence[Start], i: int, begin: int) -> list[int]:
@@ -135,13 +163,12 @@ def _summary(rows: Sequence[Row]) -> str:
     return f"{count} {sum(rewards) / len(rewards):.3g}" if rewards else f"{count} none"
 
 
-def _advantage(row: Row, begin: int, end: int) -> str:
+def _advantages(row: Row, begin: int, end: int) -> list[float]:
     """Return the advantages of the sampled tokens of a segment, which have one unless the estimator gives each token its own."""
     runs = (row.get("branch") or {}).get("segments")
     if runs is None:
-        return "" if row.get("advantage") is None else f", advantage {row['advantage']:+.3f}"
-    found = dict.fromkeys(value for first, last, value in runs if first < end and last > begin)
-    return ", advantage " + " ".join(f"{value:+.3f}" for value in found) if found else ""
+        return [] if row.get("advantage") is None else [row["advantage"]]
+    return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
 
 
 def _shorten(text: str) -> str:

@@ -29,6 +29,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--metric", default="val/accuracy", help="metric that is compared; default: val/accuracy")
     parser.add_argument("--last", type=int, default=1, help="number of last values whose mean is the result of a run; default: 1")
     parser.add_argument("--baseline", help="name of the group that the others are compared with; default: the first one")
+    parser.add_argument("--samples", type=int, default=5, metavar="N", help="iterations of a run whose responses are shown; default: 5")
+    parser.add_argument("--prompts", type=int, default=8, metavar="N", help="prompts of such an iteration; default: 8")
     parser.add_argument("--text", action="store_true", help="print the comparison, and write no page")
     parser.add_argument("--csv", type=Path, metavar="FILE", help="write the curves of the metric as CSV too")
     parser.add_argument("--png", type=Path, metavar="FILE", help="draw the curves of the metric too")
@@ -43,6 +45,9 @@ def run(arguments: argparse.Namespace) -> str:
     """
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: must be at least 1")
+    for name in ("samples", "prompts"):
+        if getattr(arguments, name) < 0:
+            raise UserError(f"--{name} {getattr(arguments, name)}: must be 0 or more")
     groups = group_runs(find_runs(arguments.folders))
     printed = []
     if arguments.csv:
@@ -58,7 +63,7 @@ def run(arguments: argparse.Namespace) -> str:
         printed.append(text_table(groups, compared, arguments.metric, arguments.last))
     else:
         out = arguments.out or arguments.folders[0] / "report.html"
-        html = page(contents(groups, arguments.metric, arguments.last, arguments.baseline))
+        html = page(contents(groups, arguments.metric, arguments.last, arguments.baseline, arguments.samples, arguments.prompts))
         atomic_write(out, html)
         num_runs = sum(len(group.runs) for group in groups)
         printed.append(f"wrote {out} ({num_runs} runs, {len(groups)} groups, {len(html) / 1e6:.1f} MB): open it in a browser")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from rlmods.run.saved import Group, SavedRun
 
 Column = NDArray[np.float64]
+EMPTY: tuple[Column, Column] = (np.empty(0), np.empty(0))
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Curve:
     """Smallest value of a seed."""
     high: Sequence[float]
     """Largest value of a seed."""
+    seeds: Sequence[Sequence[float | None]]
+    """Values of each run of the group, None where it has none."""
 
 
 def columns(run: SavedRun) -> dict[str, tuple[Column, Column]]:
@@ -45,7 +49,7 @@ def curves(group: Group, num_points: int) -> dict[str, Curve]:
     """Return the curve of each metric of a group. Where there are more iterations than points, each point is the mean of neighbours."""
     runs = [columns(run) for run in group.runs]
     names = dict.fromkeys(name for run in runs for name in run)
-    return {name: _curve([run[name] for run in runs if name in run], num_points) for name in names}
+    return {name: _curve([run.get(name, EMPTY) for run in runs], num_points) for name in names}
 
 
 def _curve(series: Sequence[tuple[Column, Column]], num_points: int) -> Curve:
@@ -59,15 +63,11 @@ def _curve(series: Sequence[tuple[Column, Column]], num_points: int) -> Curve:
         counts = np.bincount(own, minlength=num_bins)
         row[counts > 0] = (np.bincount(own, weights=y, minlength=num_bins) / np.maximum(counts, 1))[counts > 0]
     middle = np.bincount(bins, weights=grid) / np.bincount(bins)
-    statistics = (np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0))
-    return Curve(_short(middle), *(_short(x) for x in statistics))
+    mean, low, high = (_short(x) for x in (np.nanmean(values, 0), np.nanmin(values, 0), np.nanmax(values, 0)))
+    seeds = [[None if math.isnan(x) else x for x in _short(row)] for row in values]
+    return Curve(_short(middle), mean, low, high, seeds)
 
 
 def _short(values: Column) -> list[float]:
     """Return numbers of five significant digits, which take less space in a file."""
     return [float(f"{x:.5g}") for x in values.tolist()]
-
-
-def final_means(curve: Mapping[str, Curve], prefix: str) -> dict[str, float]:
-    """Return the mean over all points of each metric whose name begins with the prefix."""
-    return {name: float(np.mean(x.mean)) for name, x in curve.items() if name.startswith(prefix)}

@@ -1,93 +1,215 @@
-"""Responses of runs, as the sample browser of the report shows them."""
+"""Responses for the sample browser, from the first groups of a few iterations of each run.
+
+Rows may come from others: values of other types than `rlmods.training.metrics.sample_row` writes are left out."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from rlmods.cli.show import check_tree, groups, tree_lines
-from rlmods.run.jsonl import read_rows
+from tokenizers import Tokenizer
+
+from rlmods.cli.show import Segment, check_tree, groups, segments
 from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
 
-MAX_TEXT = 4000
-"""Characters of a prompt or response; the middle of a longer one is left out."""
+MAX_LINE_BYTES = 4_000_000
+MAX_CHARACTERS = 4_000
+"""Characters of a text that are kept."""
+MAX_TOKENS = 2_000
+"""Tokens of a response that are shown one by one."""
+MAX_RESPONSES = 64
+"""Responses to a prompt that are kept."""
+TOKEN_VALUES = ("advantages", "log_ratio")
+"""Columns with a value for each token that are shown if the rows have them."""
+
+Row = dict[str, Any]
 
 
-def sample_files(run: SavedRun, num_files: int) -> list[Path]:
-    """Return files of training responses, evenly spaced over the run with the first and the last, then the last validation."""
-    folder = run.path / "samples"
-    files = sorted(x for x in folder.glob("iteration_*.jsonl") if re.fullmatch(r"iteration_\d+", x.stem))
-    count = min(num_files, len(files))
-    chosen = [files[round(i * (len(files) - 1) / max(1, count - 1))] for i in range(count)]
-    return [*dict.fromkeys(chosen), *sorted(folder.glob("validation_*.jsonl"))[-1:]]
-
-
-def samples(file: Path, num_prompts: int) -> dict[str, Any]:
-    """Return the responses in a file to its first prompts, by prompt."""
-    by_prompt: dict[str, list[Mapping[str, Any]]] = {}
-    for row in read_rows(file):
-        key = str(row.get("id"))
-        if key in by_prompt or len(by_prompt) < num_prompts:
-            by_prompt.setdefault(key, []).append(row)
-    kind, _, iteration = file.stem.partition("_")
-    return {"kind": kind, "iteration": int(iteration), "prompts": [_prompt(key, rows, file) for key, rows in by_prompt.items()]}
-
-
-def _prompt(key: str, rows: Sequence[Mapping[str, Any]], file: Path) -> dict[str, Any]:
-    first = rows[0]
-    return {
-        "id": _cut(key),
-        "prompt": _cut(_text(first.get("prompt"))),
-        "answer": None if first.get("answer") is None else _cut(_text(first["answer"])),
-        "responses": [_response(row) for row in rows],
-        **({"tree": tree} if (tree := _tree(rows, file)) else {}),
-    }
-
-
-def _response(row: Mapping[str, Any]) -> dict[str, Any]:
-    terms = {name.removeprefix("reward/"): x for name, x in row.items() if name.startswith("reward/") and _is_number(x)}
-    tokens = row.get("tokens")
-    return {
-        "text": _cut(_text(row.get("response"))),
-        "reward": _number(row.get("reward")),
-        "terms": {_cut(name): _number(x) for name, x in terms.items()},
-        "advantage": _number(row.get("advantage")),
-        "correct": row.get("correct") if isinstance(row.get("correct"), bool) else None,
-        "kept": row.get("kept") if isinstance(row.get("kept"), bool) else None,
-        "finish": _cut(_text(row.get("finish", ""))),
-        "length": len(tokens) if isinstance(tokens, list) else None,
-    }
-
-
-def _tree(rows: Sequence[Mapping[str, Any]], file: Path) -> str:
-    """Return the trees of responses of several turns or with branches, as `rlmods.show` prints them; "" for others."""
-    if not any(row.get("branch") or row.get("turns") for row in rows):
-        return ""
+def number(value: Any) -> float | None:
+    """Return a finite number as a float, anything else as None."""
+    if type(value) not in (int, float):
+        return None
     try:
-        trees = groups(rows)
-        for tree in trees:
-            check_tree(tree, file)
-        return _cut("\n\n".join("\n".join(tree_lines(tree)) for tree in trees), 8 * MAX_TEXT)
-    except (UserError, KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        return f"{file.name}: these rows are no tree ({type(error).__name__})"
+        x = float(value)
+    except OverflowError:
+        return None
+    return x if math.isfinite(x) else None
 
 
-def _text(value: Any) -> str:
-    if isinstance(value, list):  # messages of a conversation
-        return "\n".join(f"{x.get('role')}: {x.get('content')}" if isinstance(x, dict) else str(x) for x in value)
-    return str(value)
+def short(value: float) -> float:
+    """Round to five significant digits."""
+    return float(f"{value:.5g}")
 
 
-def _cut(text: str, length: int = MAX_TEXT) -> str:
-    return text if len(text) <= length else f"{text[: length // 2]} [{len(text) - length} characters left out] {text[-length // 2 :]}"
+@dataclass(frozen=True)
+class Limits:
+    """What is taken of the samples of each run."""
+
+    iterations: int
+    """Number of iterations, evenly spaced, with the first and the last; and of validations."""
+    prompts: int
+    """Number of prompts of an iteration."""
+    characters: int
+    """Size of the samples of a run as JSON."""
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
+    """Return groups, the responses of a run to one prompt in an iteration: `kind` (iteration or validation), `iteration`, `prompt`,
+    `answer`, `rows`, and the `tree` of responses of which some branch off from others. The last iteration comes first."""
+    if limits.iterations < 1:
+        return []
+    decode = TokenTexts(run.path)
+    found: list[dict[str, Any]] = []
+    size = 0
+    for kind in ("iteration", "validation"):
+        for path in reversed(evenly(sorted((run.path / "samples").glob(f"{kind}_*.jsonl")), limits.iterations)):
+            for group in _groups(path, limits.prompts):
+                entry = _entry(group, path, decode)
+                size += len(json.dumps(entry))
+                if size > limits.characters:
+                    return found
+                found.append({"kind": kind, "iteration": _iteration(path), **entry})
+    return found
 
 
-def _number(value: Any) -> float | None:
-    return float(f"{value:.6g}") if _is_number(value) and abs(value) < 1e300 else None
+def evenly(items: Sequence[Path], count: int) -> list[Path]:
+    """Return `count` of the items, evenly spaced, with the first and the last; the last if `count` is 1."""
+    if len(items) <= count:
+        return list(items)
+    if count == 1:
+        return [items[-1]]
+    return [items[round(i * (len(items) - 1) / (count - 1))] for i in range(count)]
+
+
+def _iteration(path: Path) -> int:
+    digits = path.stem.rpartition("_")[2]
+    return int(digits) if digits.isdecimal() and len(digits) < 15 else 0
+
+
+def _groups(path: Path, count: int) -> Iterator[list[Row]]:
+    """Yield the rows of the first groups of a file, which is read no further. A tree that is none is a group without branches."""
+    for n, (_, rows) in enumerate(groupby(_rows(path), lambda row: row["id"])):
+        if n == count:
+            return
+        for group in groups(list(rows)):
+            try:
+                check_tree(group, path)
+            except UserError:
+                group = [{key: value for key, value in row.items() if key != "branch"} for row in group]
+            yield [dict(row) for row in group[:MAX_RESPONSES]]
+
+
+def _rows(path: Path) -> Iterator[Row]:
+    with path.open("rb") as file:
+        while line := file.readline(MAX_LINE_BYTES):
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):  # broken, or longer than a line may be
+                continue
+            if isinstance(row, dict) and (clean := _clean(row)):
+                yield clean
+
+
+def _clean(row: Row) -> Row | None:
+    """Return a row with the types that the report relies on, None if it is no response."""
+    tokens = row.get("tokens")
+    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
+        return None
+    row |= {key: number(row.get(key)) for key in ("reward", "advantage")}
+    row |= {key: str(row.get(key)) for key in ("id", "response", "finish")}
+    if isinstance(branch := row.get("branch"), dict):
+        decisions, runs = branch.get("decisions"), branch.get("segments")
+        branch["decisions"] = [d for d in decisions if isinstance(d, dict) and "position" in d] if isinstance(decisions, list) else None
+        branch["segments"] = [run for run in runs if _is_segment(run)] if isinstance(runs, list) else None
+    return row
+
+
+def _is_segment(run: Any) -> bool:
+    return isinstance(run, list) and len(run) == 3 and all(number(x) is not None for x in run)
+
+
+def _entry(rows: Sequence[Row], path: Path, decode: TokenTexts) -> dict[str, Any]:
+    first = rows[0]
+    entry = {"id": clip(first["id"]), "prompt": clip(prompt_text(first.get("prompt"))), "rows": [_response(row, decode) for row in rows]}
+    if (answer := first.get("answer")) is not None:
+        entry["answer"] = clip(str(answer))
+    if any(isinstance(row.get("branch"), dict) for row in rows):
+        entry["tree"] = [_node(segment) for segment in segments(rows)]
+    return entry
+
+
+def prompt_text(prompt: Any) -> str:
+    """Return a prompt as text: messages by role."""
+    if not isinstance(prompt, list):
+        return str(prompt)
+    return "\n".join(f"{m.get('role')}: {m.get('content')}" if isinstance(m, dict) else str(m) for m in prompt)
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text."""
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]} [{len(text) - MAX_CHARACTERS} more characters]"
+
+
+def _response(row: Row, decode: TokenTexts) -> dict[str, Any]:
+    found: dict[str, Any] = {"length": len(row["tokens"]), "finish": row["finish"]}
+    if texts := decode(row["tokens"][:MAX_TOKENS]):
+        found["tokens"] = texts
+    else:
+        found["text"] = clip(row["response"])
+    found |= {key: short(value) for key in ("reward", "advantage") if (value := row[key]) is not None}
+    found |= {key: row[key] for key in ("kept", "correct") if isinstance(row.get(key), bool)}
+    terms = {key.partition("/")[2]: number(value) for key, value in row.items() if key.startswith("reward/")}
+    columns = {key: value for key, value in row.items() if "/" in key and not key.startswith("reward/") and value is not None}
+    values = {name: row[name][:MAX_TOKENS] for name in TOKEN_VALUES if isinstance(row.get(name), list)}
+    branch = row["branch"] if isinstance(row.get("branch"), dict) else {}
+    more = {
+        "terms": {name: short(value) for name, value in terms.items() if value is not None},
+        "columns": {key: str(value)[:200] for key, value in columns.items()},
+        "values": {name: [None if (x := number(value)) is None else short(x) for value in own] for name, own in values.items()},
+        "calls": list(_calls(row.get("turns"))),
+        "segments": [[int(begin), int(end), short(float(value))] for begin, end, value in branch.get("segments") or ()],
+    }
+    return found | {key: value for key, value in more.items() if value}
+
+
+def _calls(turns: Any) -> Iterator[dict[str, Any]]:
+    """Yield the calls of a response's turns, as texts."""
+    for t, turn in enumerate(turns if isinstance(turns, list) else ()):
+        calls = turn.get("calls") if isinstance(turn, dict) else None
+        for call in calls if isinstance(calls, list) else ():
+            if isinstance(call, Mapping):
+                texts = {key: clip(str(call.get(key))) for key in ("name", "arguments", "result")}
+                yield {"turn": t, **texts, **({} if call.get("error") is None else {"error": clip(str(call["error"]))})}
+
+
+def _node(segment: Segment) -> dict[str, Any]:
+    node = asdict(segment) | {"children": [_node(child) for child in segment.children]}
+    names = ("initial_entropy", "entropy", "probability")
+    node["decisions"] = [{name: short(x) for name in names if (x := number(d.get(name))) is not None} for d in segment.decisions]
+    return node
+
+
+class TokenTexts:
+    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not exported one, or if it is broken."""
+
+    def __init__(self, run: Path) -> None:
+        file = run / "export" / "tokenizer.json"
+        self._texts: dict[int, str] = {}
+        try:
+            self._tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
+        except Exception:  # the library raises no other type for any broken file
+            self._tokenizer = None
+
+    def __call__(self, tokens: Sequence[int]) -> list[str]:
+        """Return the texts, [] without a tokenizer."""
+        if self._tokenizer is None:
+            return []
+        for token in set(tokens) - self._texts.keys():
+            self._texts[token] = self._tokenizer.decode([token], skip_special_tokens=False) or f"<{token}>"
+        return [self._texts[token] for token in tokens]

@@ -6,7 +6,9 @@ import itertools
 import json
 import os
 import platform
+import shlex
 import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +20,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
+from rlmods.run.printable import one_line
 from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_precision, recorded_resume
 from rlmods.types import UserError
 
@@ -182,7 +185,8 @@ def _torchrun_store() -> TCPStore | None:
 
 
 def _versions() -> str:
-    lines = [f"python {platform.python_version()}", f"platform {platform.platform()}"]
+    typed = one_line(shlex.join(["python", *sys.argv]))
+    lines = [f"command {typed}", f"python {platform.python_version()}", f"platform {platform.platform()}"]
     for name in PACKAGES:
         try:
             lines.append(f"{name} {version(name)}")

@@ -49,7 +49,7 @@ def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
     saved = OmegaConf.load(run.path / "config.yaml")
     assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
     assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
-        "python", "platform", "rlmods", "torch", "lightning", "transformers", "hydra-core"
+        "command", "python", "platform", "rlmods", "torch", "lightning", "transformers", "hydra-core"
     }  # fmt: skip
 
 

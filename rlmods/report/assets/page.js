@@ -1,239 +1,370 @@
 "use strict";
-const DATA = JSON.parse(document.getElementById("contents").textContent);
-const COLORS = ["#1f5fbf", "#d9661f", "#2a8f4c", "#b3261e", "#7a4fbf", "#8a6d3b", "#c2478f", "#5b6575", "#1b9aaa", "#a3a300"];
-const color = (i) => COLORS[i % COLORS.length];
-const byId = (id) => document.getElementById(id);
-const number = (x, digits = 4) => (x === null || x === undefined ? "" : Number(x).toFixed(digits).replace(/^-0\.0+$/, (s) => s.slice(1)));
-const signed = (x) => (x > 0 ? "+" : "") + number(x);
+// The report's page. Texts of runs are written as text nodes only, never as HTML.
+const data = JSON.parse(document.getElementById("contents").textContent);
+const COLOURS = ["#1f77b4", "#d6592b", "#2c8a4b", "#8a4fa3", "#b5872b", "#d1498b", "#4b9aa8", "#6b6b6b", "#a03333", "#5a6fd0"];
+const colour = (i) => COLOURS[i % COLOURS.length];
+const state = { hidden: new Set(), eachSeed: false };
 
-/** Make an element. Text is always set as text, never as HTML: it may come from a model or from somebody else's run. */
-function make(tag, text, className) {
-  const element = document.createElement(tag);
-  if (text !== undefined && text !== null) element.textContent = text;
-  if (className) element.className = className;
-  return element;
+/** Make an element: properties, "on..." listeners, "data-..." and other attributes, then children (texts or nodes). */
+function el(tag, properties = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key.startsWith("on")) node.addEventListener(key.slice(2), value);
+    else if (key === "style") Object.assign(node.style, value);
+    else if (key in node) node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children.flat(Infinity).filter((child) => child !== null && child !== undefined).map((x) => (x instanceof Node ? x : String(x))));
+  return node;
 }
 
-function bounds(interval, format) {
-  if (!interval) return "";
-  const range = interval.low === null ? "" : ` [${format(interval.low)}, ${format(interval.high)}]`;
-  return format(interval.mean) + range;
+const format = (x, sign = false) => (x === null || x === undefined ? "" : (sign && x > 0 ? "+" : "") + Number(x.toPrecision(4)));
+function spread(s, sign) {
+  if (!s) return "";
+  const digits = (x) => format(Number(x.toPrecision(3)), sign);
+  return s.low !== null ? `${digits(s.mean)} [${digits(s.low)}, ${digits(s.high)}]` : digits(s.mean);
 }
 
-/** Fill a table. A column has a title, `text(row)` and `key(row)`, by which a click on the title sorts; rows without a key come last. */
-function fillTable(table, columns, rows) {
-  const head = table.createTHead().insertRow();
-  const body = table.createTBody();
-  const draw = (sorted) => {
-    body.replaceChildren();
-    for (const row of sorted) {
-      const line = body.insertRow();
-      for (const column of columns) {
-        const cell = line.insertCell();
-        const content = column.text(row);
-        if (content instanceof Node) cell.append(content);
-        else cell.textContent = content ?? "";
-        const name = column.className && (typeof column.className === "function" ? column.className(row) : column.className);
-        if (name) cell.className = name;
-      }
-    }
-  };
-  columns.forEach((column) => {
-    const cell = make("th", column.title, column.className === "text" ? "text" : "");
-    head.append(cell);
-    cell.onclick = () => {
-      const down = cell.getAttribute("aria-sort") !== "descending";
-      for (const other of head.cells) other.removeAttribute("aria-sort");
-      cell.setAttribute("aria-sort", down ? "descending" : "ascending");
-      const missing = (x) => x === null || x === undefined || x === "";
-      draw([...rows].sort((a, b) => {
-        const [x, y] = [column.key(a), column.key(b)];
-        if (missing(x) || missing(y)) return missing(x) - missing(y);
-        const order = x < y ? -1 : x > y ? 1 : 0;
-        return down ? -order : order;
-      }));
-    };
-  });
-  draw(rows);
+function duration(seconds) {
+  if (seconds < 90) return `${format(Math.round(seconds))} s`;
+  return seconds < 5400 ? `${(seconds / 60).toFixed(1)} min` : `${(seconds / 3600).toFixed(1)} h`;
+}
+
+function section(id, title, ...children) {
+  document.getElementById("nav").append(el("a", { href: `#${id}` }, title));
+  const node = el("section", { id }, el("h2", {}, title), ...children);
+  document.getElementById("main").append(node);
+  return node;
+}
+
+/** A table whose columns sort on a click of their headers. Rows: {cells: [{text, key, node}], node}. */
+function table(headers, rows, id) {
+  const body = el("tbody", {}, rows.map((row) => row.node));
+  let sorted = null, ascending = false;
+  const head = headers.map((header, column) => el("th", {
+    title: "sort",
+    onclick() {
+      ascending = sorted === column ? !ascending : typeof (rows[0] || { keys: [] }).keys[column] === "string";
+      sorted = column;
+      const missing = (x) => x === null || x === undefined;
+      const order = (a, b) => (typeof a === "string" || typeof b === "string" ? String(a).localeCompare(String(b)) : a - b);
+      rows.sort((r, s) => {
+        const [a, b] = [r.keys[column], s.keys[column]];
+        if (missing(a) || missing(b)) return missing(a) - missing(b);
+        return ascending ? order(a, b) : order(b, a);
+      });
+      body.append(...rows.map((row) => row.node));
+      head.forEach((th, i) => th.setAttribute("aria-sort", i !== column ? "none" : ascending ? "ascending" : "descending"));
+    },
+  }, header));
+  return el("div", { className: "scroll" }, el("table", { id }, el("thead", {}, el("tr", {}, head)), body));
 }
 
 function about() {
-  byId("about").textContent = `${DATA.runs.length} runs in ${DATA.groups.length} groups · ${DATA.created} · ${DATA.command}`;
-  const names = DATA.groups.length === 1 ? DATA.groups[0].name : `${DATA.groups.length} groups`;
+  const count = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
+  const names = data.groups.length === 1 ? data.groups[0].name : count(data.groups.length, "member");
   document.title = `${names} · rlmods report`;
+  document.getElementById("main").append(el("p", { className: "note", id: "about" },
+    `${count(data.runs.length, "run")} in ${count(data.groups.length, "member")} · ${data.created} · ${data.command}`));
 }
 
-function comparison() {
-  const value = DATA.last === 1 ? "the last value" : `the mean of the last ${DATA.last} values`;
-  const p = DATA.baseline === null ? "" : ` Differences from ${DATA.baseline} are paired by seed; p-values of the paired t test are adjusted for `
-    + `the number of comparisons (Holm). Better and worse: p < 0.05. By prompt: bootstrap over held-out prompts, for these seeds.`;
-  byId("statistics").textContent = `${DATA.metric}: ${value} of each run, mean and 95 % interval over seeds.${p}`;
-  const rows = DATA.groups.map((group, i) => ({ ...group, i }));
-  const verdict = (g) => (g.name === DATA.baseline ? "baseline" : g.better === true ? "better" : g.better === false ? "worse" : g.difference ? "not decided" : "");
-  const stages = [...new Set(DATA.groups.flatMap((g) => Object.keys(g.stages)))].filter((name) => name !== "time/iteration_s").sort();
-  fillTable(byId("groups"), [
-    { title: "group", text: (g) => { const x = make("span"); const s = make("span", "", "swatch"); s.style.background = color(g.i); x.append(s, g.name); return x; }, key: (g) => g.name, className: "text" },
-    { title: "seeds", text: (g) => g.seeds.length, key: (g) => g.seeds.length },
-    { title: DATA.metric, text: (g) => bounds(g.result, number), key: (g) => g.result && g.result.mean },
-    { title: "difference", text: (g) => bounds(g.difference, signed), key: (g) => g.difference && g.difference.mean },
-    { title: "p", text: (g) => (g.p_value === null ? "" : g.p_value.toPrecision(2)), key: (g) => g.p_value },
-    { title: "verdict", text: verdict, key: verdict, className: (g) => (g.better === true ? "better" : g.better === false ? "worse" : "") },
-    { title: "by prompt", text: (g) => bounds(g.prompts, signed), key: (g) => g.prompts && g.prompts.mean },
-    ...stages.map((name) => ({ title: `${name.slice(5).replace(/_s$/, "")}, s`, text: (g) => number(g.stages[name], 2), key: (g) => g.stages[name] })),
-  ], rows);
-}
-
-const hidden = new Set();
-const MAIN = [/^val\/(accuracy|reward|mean@\d+|pass@\d+|maj@\d+)$/, /^train\/(accuracy|reward|reward_std|entropy|kl_ref|kl_old|grad_norm|response_tokens|truncated_fraction|all_correct_fraction|all_wrong_fraction|flat_group_fraction|staleness_max|branched_fraction|loss)$/,
-  /^train\/clip_fraction\//, /^train\/reward\/[^/]+$/, /^time\/(rollout|reward|score|update)_s$/, /^perf\/peak_memory_mb$/];
-const rank = (name) => { const i = name === DATA.metric ? -1 : MAIN.findIndex((pattern) => pattern.test(name)); return i < -1 || (i === -1 && name !== DATA.metric) ? 99 : i; };
-
-function drawChart(holder, name) {
-  const groups = DATA.groups.map((g, i) => ({ i, curve: g.curves[name] })).filter((x) => x.curve && !hidden.has(x.i));
-  const xs = [...new Set(groups.flatMap((x) => x.curve[0]))].sort((a, b) => a - b);
-  const place = new Map(xs.map((x, i) => [x, i]));
-  const data = [xs], series = [{ label: "iteration" }], bands = [];
-  for (const { i, curve } of groups) {
-    const several = DATA.groups[i].seeds.length > 1;
-    const column = (values) => { const full = new Array(xs.length).fill(undefined); curve[0].forEach((x, k) => { full[place.get(x)] = values[k]; }); return full; };
-    data.push(column(curve[1]));
-    series.push({ label: DATA.groups[i].name, stroke: color(i), width: 2, spanGaps: true, points: { show: curve[0].length < 40, size: 4 }, value: (_, v) => (v === null || v === undefined ? "" : Number(v.toPrecision(4))) });
-    if (several) {
-      const first = series.length;
-      for (const values of [curve[3], curve[2]]) { data.push(column(values)); series.push({ label: "", stroke: "transparent", spanGaps: true, points: { show: false } }); }
-      bands.push({ series: [first, first + 1], fill: `${color(i)}22` });
-    }
-  }
-  holder.replaceChildren(make("h3", name));
-  const plot = new uPlot({ width: Math.max(320, holder.clientWidth), height: 220, scales: { x: { time: false } }, axes: [{}, { size: 62 }], legend: { show: false },
-    cursor: { sync: { key: "iteration" } }, series, bands }, data, holder);
-  const readout = make("div", "", "facts");
-  holder.append(readout);
-  plot.over.addEventListener("mousemove", () => {
-    const k = plot.cursor.idx;
-    if (k === null || k === undefined) return;
-    readout.textContent = `iteration ${xs[k]}: ` + series.map((s, j) => (s.width && data[j][k] !== undefined ? `${s.label} ${Number(data[j][k].toPrecision(4))}` : "")).filter(Boolean).join(" · ");
+function members() {
+  const many = data.baseline !== null;
+  const comparison = many ? ["difference", "p", "verdict", "by prompt"] : [];
+  const headers = ["", "member", "seeds", data.metric, ...comparison, "iterations", "time", "exit"];
+  const rows = data.groups.map((group, i) => {
+    const box = el("input", {
+      type: "checkbox", checked: true, ariaLabel: `show ${group.name}`,
+      onchange() { state.hidden[box.checked ? "delete" : "add"](i); redraw(); },
+    });
+    const own = data.runs.filter((run) => run.group === i), exit = [...new Set(own.map((run) => run.exit))].join("; ");
+    const verdict = group.name === data.baseline ? "baseline" : group.better === true ? "better" : group.better === false ? "worse" : group.difference ? "not decided" : "";
+    const iterations = Math.max(...own.map((run) => run.iterations)), seconds = Math.max(...own.map((run) => run.wall_s || 0));
+    const name = el("td", { className: "name" }, el("i", { className: "swatch", style: { background: colour(i) } }), group.name);
+    const cell = (text) => el("td", { className: "number" }, text);
+    const node = el("tr", { "data-member": i },
+      el("td", {}, box), name, el("td", { title: own.map((run) => run.seed).join(", ") }, own.length), cell(spread(group.result)),
+      many ? [cell(spread(group.difference, true)), cell(group.p_value === null ? "" : format(Number(group.p_value.toPrecision(2)))),
+        el("td", { className: verdict === "better" || verdict === "worse" ? verdict : "" }, verdict), cell(spread(group.prompts, true))] : null,
+      cell(iterations), cell(duration(seconds)), el("td", { className: exit === "finished" ? "" : "alarm" }, exit));
+    const mean = (interval) => interval && interval.mean;
+    const keys = [i, group.name, own.length, mean(group.result), ...(many ? [mean(group.difference), group.p_value, verdict, mean(group.prompts)] : []),
+      iterations, seconds, exit];
+    return { node, keys };
   });
-  holder.plot = plot;
+  const filter = el("input", {
+    type: "search", id: "member-filter", placeholder: "filter members",
+    oninput() {
+      const words = filter.value.toLowerCase().split(/\s+/);
+      rows.forEach(({ node }) => {
+        const found = words.every((word) => node.textContent.toLowerCase().includes(word));
+        node.hidden = !found;
+        state.hidden[found && node.querySelector("input").checked ? "delete" : "add"](Number(node.dataset.member));
+      });
+      redraw();
+    },
+  });
+  const value = data.last === 1 ? "the last value" : `the mean of the last ${data.last} values`;
+  const difference = many ? ` Differences from ${data.baseline} are paired by seed; p-values of the paired t test are adjusted for the number of `
+    + "comparisons (Holm); better and worse: p < 0.05. By prompt: bootstrap over held-out prompts, for these seeds." : "";
+  section("members", "Members", el("p", { className: "note" },
+    `Runs that differ in their seed only are one member. ${data.metric}: ${value}, mean over seeds and 95 % interval.${difference} Click a header to sort.`),
+    filter, table(headers, rows, "members-table"));
 }
 
-function charts() {
-  const names = [...new Set(DATA.groups.flatMap((g) => Object.keys(g.curves)))].sort((a, b) => rank(a) - rank(b) || (a < b ? -1 : 1));
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries) if (entry.isIntersecting) { seen.unobserve(entry.target); drawChart(entry.target, entry.target.dataset.metric); }
-  }, { rootMargin: "200px" });
-  const holders = names.map((name) => { const holder = make("div", name, "chart"); holder.dataset.metric = name; byId("charts").append(holder); return holder; });
-  const update = () => {
-    const words = byId("metric-filter").value.toLowerCase().split(/\s+/).filter(Boolean);
-    for (const holder of holders) {
-      const name = holder.dataset.metric;
-      const wanted = words.length ? words.every((word) => name.toLowerCase().includes(word)) : byId("all-metrics").checked || rank(name) < 99;
-      holder.hidden = !wanted;
-      holder.style.display = wanted ? "" : "none";
-      seen.unobserve(holder);
-      if (wanted && !holder.plot) seen.observe(holder);
-    }
-  };
-  byId("metric-filter").oninput = update;
-  byId("all-metrics").onchange = update;
-  DATA.groups.forEach((group, i) => {
-    const item = make("span");
-    const swatch = make("span", "", "swatch");
-    swatch.style.background = color(i);
-    item.append(swatch, group.name);
-    item.onclick = () => {
-      if (hidden.has(i)) hidden.delete(i); else hidden.add(i);
-      item.classList.toggle("off");
-      for (const holder of holders) if (holder.plot) { holder.plot.destroy(); drawChart(holder, holder.dataset.metric); }
+function differences() {
+  const found = [...Object.entries(data.parts), ...Object.entries(data.settings)];
+  if (!found.length) return;
+  const rows = found.map(([key, values], n) => ({
+    node: el("tr", { className: n < Object.keys(data.parts).length ? "part" : "" }, el("td", { className: "name" }, key), values.map((value) => el("td", {}, value))),
+    keys: [key, ...values],
+  }));
+  section("differences", "What differs", el("p", { className: "note" }, "Parts, then settings."), table(["part or setting", ...data.groups.map((group) => group.name)], rows, "differences-table"));
+}
+
+/* Charts. A chart is drawn when it comes into view. */
+const charts = [];
+const visible = new IntersectionObserver((entries) => entries.forEach((entry) => {
+  const chart = charts.find((other) => other.node === entry.target);
+  chart.inView = entry.isIntersecting;
+  if (chart.inView) chart.draw();
+}), { rootMargin: "300px" });
+
+function redraw() { charts.forEach((chart) => { chart.stale = true; if (chart.inView) chart.draw(); }); }
+
+function chart(metric) {
+  const curve = data.curves[metric], node = el("figure", { className: "chart", "data-metric": metric });
+  const self = { node, stale: true, inView: false, plot: null };
+  self.draw = () => {
+    if (!self.stale) return;
+    self.stale = false;
+    if (self.plot) self.plot.destroy();
+    const shown = data.groups.map((_, i) => i).filter((i) => curve[i] && !state.hidden.has(i));
+    const x = [...new Set(shown.flatMap((i) => curve[i].x))].sort((a, b) => a - b), place = new Map(x.map((value, n) => [value, n]));
+    const columns = [x], series = [{ label: "iteration" }], bands = [];
+    const add = (own, values, options) => {
+      const column = Array(x.length).fill(null);
+      own.x.forEach((value, n) => { column[place.get(value)] = values[n]; });
+      columns.push(column);
+      series.push({ spanGaps: true, points: { show: own.x.length < 30, size: 4 }, value: (_, y) => (y === null || y === undefined ? "" : format(y)), ...options });
     };
-    byId("legend").append(item);
+    shown.forEach((i) => {
+      const own = curve[i], name = data.groups[i].name, bound = { label: "", stroke: "transparent", points: { show: false }, class: "bound" };
+      add(own, own.mean, { label: name, stroke: colour(i), width: own.seeds ? 2 : 1.5 });
+      if (!own.seeds) return;
+      add(own, own.high, bound);
+      add(own, own.low, bound);
+      bands.push({ series: [series.length - 2, series.length - 1], fill: `${colour(i)}26` });
+      const runs = data.runs.filter((run) => run.group === i);
+      if (state.eachSeed) own.seeds.forEach((values, n) => add(own, values, { label: `${name}, seed ${runs[n].seed}`, stroke: colour(i), width: 0.7 }));
+    });
+    const axis = { font: "11px system-ui", stroke: "#555", grid: { stroke: "#e8e8e8", width: 1 }, ticks: { stroke: "#ccc", width: 1 } };
+    self.plot = new uPlot({
+      width: Math.max(260, node.clientWidth - 12), height: 210, series, bands, scales: { x: { time: false } },
+      axes: [{ ...axis }, { ...axis, size: 58, values: (_, splits) => splits.map((x) => (x === null ? "" : format(x))) }],
+      legend: { show: shown.length <= 6 && !state.eachSeed }, cursor: { sync: { key: "all", setSeries: false } },
+    }, columns, node);
+  };
+  node.append(el("figcaption", {}, metric));
+  charts.push(self);
+  visible.observe(node);
+  return node;
+}
+
+const GROUPS = [
+  ["Curves", (m) => m === data.metric || /^val\/(accuracy|reward|gold_reward|mean@|pass@|maj@)[^/]*$/.test(m) || /^train\/(accuracy|reward)$/.test(m)],
+  ["Entropy and KL", (m) => /entropy|\/kl|grad_norm|\/lr$|ratio_max|clip_fraction|loss/.test(m)],
+  ["Groups", (m) => /flat_group|all_correct|all_wrong|kept_fraction|unique|reward_std|unscored/.test(m)],
+  ["Reward terms", (m) => /(^reward\/)|\/reward\/|hacking\//.test(m)],
+  ["Lengths", (m) => /token|truncated|turn|call|branch/.test(m) && !/_s$|_per_s/.test(m)],
+  ["Staleness", (m) => /gap|correction|ahead|policy_age|stale/.test(m)],
+  ["Time and memory", (m) => /^(time|perf)\//.test(m)],
+  ["Others", () => true],
+];
+
+function diagnostics() {
+  const found = GROUPS.map(() => []);
+  Object.keys(data.curves).forEach((metric) => found[GROUPS.findIndex(([, has]) => has(metric))].push(metric));
+  found[0].sort((a, b) => (b === data.metric) - (a === data.metric));
+  found.forEach((metrics, i) => {
+    if (!metrics.length) return;
+    const box = el("input", { type: "checkbox", id: "each-seed", onchange() { state.eachSeed = box.checked; redraw(); } });
+    const options = i === 0 ? el("label", {}, box, " a line for each seed") : null;
+    const note = i === 0 ? el("p", { className: "note" }, `Line: mean over seeds. Band: range over seeds. Drag to enlarge a range, double click to go back.`) : null;
+    const id = GROUPS[i][0].toLowerCase().replaceAll(" ", "-");
+    const node = section(id, GROUPS[i][0], note, options, el("div", { className: "charts" }, metrics.map(chart)));
+    if (id === "time-and-memory") node.insertBefore(stages(), node.querySelector(".charts"));
   });
-  update();
 }
 
-function background(advantage, largest) {
-  if (advantage === null || !largest) return "";
-  const strength = Math.min(1, Math.abs(advantage) / largest) * 0.35;
-  return advantage > 0 ? `rgba(42, 143, 76, ${strength})` : advantage < 0 ? `rgba(179, 38, 30, ${strength})` : "";
+/** Mean seconds of an iteration by stage, a bar for each member. */
+function stages() {
+  const names = Object.keys(data.curves).filter((metric) => /^time\/.*_s$/.test(metric) && metric !== "time/iteration_s");
+  const mean = (metric, i) => {
+    const values = (data.curves[metric][i] || { mean: [] }).mean;
+    return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
+  };
+  const totals = data.groups.map((_, i) => names.map((name) => mean(name, i)));
+  const most = Math.max(...totals.map((t) => t.reduce((a, b) => a + b, 0)), 1e-9);
+  const key = el("p", { className: "note" }, "Mean seconds of an iteration: ",
+    names.map((name, n) => [el("i", { className: "swatch", style: { background: colour(n) } }), name.slice(5, -2), " "]));
+  return el("div", { className: "stages" }, key, totals.map((t, i) => el("div", { className: "stage" }, el("span", {}, data.groups[i].name),
+    el("div", {}, t.map((x, n) => el("b", { style: { width: `${(100 * x) / most}%`, background: colour(n) }, title: `${names[n]}: ${format(x)}` }))),
+    el("em", {}, `${format(t.reduce((a, b) => a + b, 0))} s`))));
 }
 
-function responseCard(response, largest) {
-  const card = make("div", null, response.kept === false ? "response dropped" : "response");
-  card.style.background = background(response.advantage, largest);
-  card.append(make("pre", response.text));
+/* Samples. */
+const select = (id, options, onchange) => el("select", { id, onchange }, options.map(([value, text]) => el("option", { value }, text)));
+
+/** Colour of a signed value: green for positive ones, red for negative ones, deeper for larger ones. */
+function shade(x, scale) {
+  const strength = Math.min(1, Math.abs(x) / (scale || 1));
+  return `rgba(${x >= 0 ? "30,140,70" : "205,60,40"},${(0.08 + 0.5 * strength).toFixed(3)})`;
+}
+
+/** Value of each token of a response: own values if the row has them, those of segments of a tree, or that of the response. */
+function tokenValues(row, column) {
+  if (!row.tokens) return column === "advantage" && row.advantage !== undefined ? [row.advantage] : null;
+  if (column === "log_ratio") return (row.values || {}).log_ratio || null;
+  if ((row.values || {}).advantages) return row.values.advantages;
+  const count = row.tokens.length;
+  if (row.segments) {
+    const values = Array(count).fill(null);
+    row.segments.forEach(([begin, end, value]) => values.fill(value, begin, Math.min(end, count)));
+    return values;
+  }
+  return row.advantage === undefined ? null : Array(count).fill(row.advantage);
+}
+
+function responseText(row, column, scale) {
+  const texts = row.tokens || [row.text], values = column === "none" ? null : tokenValues(row, column);
+  if (!values) return el("pre", { className: "text" }, texts.join(""));
+  const spans = texts.map((text, t) => {
+    const x = values[t];
+    return x === null || x === undefined ? el("span", { className: "observed" }, text)
+      : el("span", { style: { background: shade(x, scale) }, title: `token ${t}: ${column} ${format(x, true)}` }, text);
+  });
+  return el("pre", { className: "text" }, spans);
+}
+
+function card(row, i, column, scale) {
+  const terms = Object.entries(row.terms || {}).map(([name, value]) => el("tr", {}, el("td", {}, name), el("td", {}, format(value))));
   const facts = [
-    response.correct === null ? null : response.correct ? "right" : "wrong",
-    response.reward === null ? "not scored" : `reward ${Number(response.reward.toPrecision(4))}`,
-    ...Object.entries(response.terms).map(([name, value]) => `${name} ${Number(value.toPrecision(4))}`),
-    response.advantage === null ? null : `advantage ${Number(response.advantage.toPrecision(4))}`,
-    response.length === null ? null : `${response.length} tokens`,
-    response.finish,
-    response.kept === false ? "dropped by sampling" : null,
-  ];
-  card.append(make("div", facts.filter(Boolean).join(" · "), "facts"));
-  return card;
+    row.reward === undefined ? "not scored" : `reward ${format(row.reward)}`,
+    row.advantage === undefined ? "not trained on" : `advantage ${format(row.advantage, true)}`,
+    row.correct === undefined ? null : row.correct ? "correct" : "wrong",
+    row.kept === false ? "filtered out" : null, `${row.length} tokens`, row.finish === "length" ? "truncated" : null,
+  ].filter(Boolean);
+  const calls = (row.calls || []).map((call) => el("details", { className: call.error ? "call alarm" : "call" },
+    el("summary", {}, `turn ${call.turn}: ${call.name || "call"} ${call.error ? `(${call.error})` : ""}`),
+    el("pre", {}, call.arguments), el("pre", {}, `→ ${call.result}`)));
+  const columns = Object.entries(row.columns || {}).map(([name, value]) => `${name}: ${value}`).join("\n");
+  return el("article", { className: row.kept === false ? "card rejected" : "card", title: columns },
+    el("header", {}, el("strong", {}, `response ${i}`), " ", facts.join(" · ")),
+    responseText(row, column, scale), calls, terms.length ? el("table", { className: "terms" }, terms) : null);
 }
 
-function browser() {
-  const [runs, files] = [byId("sample-run"), byId("sample-file")];
-  DATA.samples.forEach((entry, i) => runs.append(new Option(entry.run, i)));
-  const matches = { "": () => true, right: (r) => r.correct === true, wrong: (r) => r.correct === false, kept: (r) => r.kept === true, dropped: (r) => r.kept === false };
-  const draw = () => {
-    const file = DATA.samples[runs.value]?.files[files.value];
-    const search = byId("sample-search").value.toLowerCase();
-    const wanted = matches[byId("sample-filter").value];
-    byId("prompts").replaceChildren();
-    let count = 0;
-    for (const prompt of file ? file.prompts : []) {
-      const inPrompt = prompt.prompt.toLowerCase().includes(search);
-      const shown = prompt.responses.filter((r) => wanted(r) && (inPrompt || r.text.toLowerCase().includes(search)));
-      if (!shown.length) continue;
-      count += shown.length;
-      const box = make("div", null, "prompt");
-      box.append(make("pre", prompt.prompt));
-      const rewards = prompt.responses.map((r) => r.reward).filter((x) => x !== null);
-      const mean = rewards.reduce((a, b) => a + b, 0) / Math.max(1, rewards.length);
-      box.append(make("div", `${prompt.id} · ${prompt.answer === null ? "no answer given" : `answer ${prompt.answer}`} · ${prompt.responses.length} responses, mean reward ${Number(mean.toPrecision(4))}`, "facts"));
-      const largest = Math.max(0, ...prompt.responses.map((r) => Math.abs(r.advantage ?? 0)));
-      const grid = make("div", null, "responses");
-      grid.append(...shown.map((r) => responseCard(r, largest)));
-      box.append(grid);
-      if (prompt.tree) box.append(make("pre", prompt.tree, "tree"));
-      byId("prompts").append(box);
-    }
-    byId("sample-count").textContent = `${count} responses`;
-  };
-  const fill = () => {
-    files.replaceChildren();
-    (DATA.samples[runs.value]?.files ?? []).forEach((file, i) => files.append(new Option(file.kind === "validation" ? `validation after iteration ${file.iteration}` : `iteration ${file.iteration}`, i)));
-    draw();
-  };
-  runs.onchange = fill;
-  for (const id of ["sample-file", "sample-filter"]) byId(id).onchange = draw;
-  byId("sample-search").oninput = draw;
-  fill();
+/** The tree of responses to a prompt, of which some branch off from others. */
+function tree(nodes, rows) {
+  return el("ul", { className: "tree" }, nodes.map((node) => {
+    const rewards = node.members.map((i) => (rows[i] || {}).reward).filter((x) => x !== undefined);
+    const mean = rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : null;
+    const texts = (rows[node.response].tokens || []).slice(node.begin, node.end).join("");
+    const scale = Math.max(...rows.map((row) => Math.abs(row.advantage || 0)), 1e-9);
+    const calls = (rows[node.response].calls || []).map((call) => `${call.name || "call"}${call.error ? ` (${call.error})` : ""} → ${call.result}`);
+    const line = [`tokens ${node.begin}–${node.end}`, node.members.length > 1 ? `${node.members.length} responses` : `response ${node.response}`,
+      mean === null ? "not scored" : `reward ${format(mean)}`];
+    const advantages = node.advantages.map((x) => el("span", { className: "tag", style: { background: shade(x, scale) } }, `advantage ${format(x, true)}`));
+    const decisions = node.decisions.map((d) => el("span", { className: "tag branch" },
+      `branch: entropy ${format(d.initial_entropy)} → ${format(d.entropy)}, P ${format(d.probability)}`));
+    return el("li", {}, el("div", { title: calls.join("\n") }, line.join(" · "), " ", advantages, decisions),
+      texts ? el("pre", {}, texts.length > 600 ? `${texts.slice(0, 600)} …` : texts) : null,
+      !node.children.length && calls.length ? el("div", { className: "note" }, `calls: ${calls.join("; ")}`) : null,
+      node.children.length ? tree(node.children, rows) : null);
+  }));
+}
+
+function samples() {
+  if (!data.samples.length) return;
+  const PAGE = 8;
+  let shown = PAGE;
+  data.samples.forEach((group) => {
+    group.text = [group.id, group.prompt, group.answer || "", ...group.rows.map((row) => (row.tokens ? row.tokens.join("") : row.text))].join("\n").toLowerCase();
+  });
+  const runs = [...new Set(data.samples.map((group) => group.run))];
+  const when = [...new Set(data.samples.map((group) => `${group.kind} ${group.iteration}`))];
+  when.sort((a, b) => a.split(" ")[0].localeCompare(b.split(" ")[0]) || a.split(" ")[1] - b.split(" ")[1]);
+  const again = () => { shown = PAGE; draw(); };
+  const name = (i) => { const run = data.runs[i]; return `${data.groups[run.group].name}, seed ${run.seed}`; };
+  const run = select("sample-run", [["", "all runs"], ...runs.map((i) => [i, name(i)])], again);
+  const iteration = select("sample-iteration", [["", "all iterations"], ...when.map((x) => [x, x])], again);
+  const only = select("sample-only", [["", "all responses"], ["kept", "kept by the filter"], ["rejected", "filtered out"], ["correct", "correct"],
+    ["wrong", "wrong"], ["length", "truncated"], ["tree", "trees of responses"]], again);
+  const hasRatio = data.samples.some((group) => group.rows.some((row) => (row.values || {}).log_ratio));
+  const column = select("sample-colour", [["advantage", "colour: advantage"], ...(hasRatio ? [["log_ratio", "colour: log-ratio"]] : []), ["none", "no colour"]], () => draw());
+  const search = el("input", { type: "search", id: "sample-search", placeholder: "search prompts and responses", oninput: again });
+  const count = el("span", { className: "note", id: "sample-count" }), list = el("div", { id: "sample-list" });
+  const more = el("button", { id: "sample-more", onclick() { shown += PAGE; draw(); } }, "more");
+  const tests = { kept: (row) => row.kept === true, rejected: (row) => row.kept === false, correct: (row) => row.correct === true,
+    wrong: (row) => row.correct === false, length: (row) => row.finish === "length" };
+
+  function draw() {
+    const words = search.value.toLowerCase(), test = tests[only.value];
+    const groups = data.samples.filter((group) => (run.value === "" || group.run === Number(run.value))
+      && (iteration.value === "" || iteration.value === `${group.kind} ${group.iteration}`)
+      && (only.value !== "tree" || group.tree) && (!test || group.rows.some(test)) && group.text.includes(words));
+    count.textContent = `${groups.length} of ${data.samples.length} groups`;
+    more.hidden = groups.length <= shown;
+    list.replaceChildren(...groups.slice(0, shown).map((group) => {
+      const all = group.rows.flatMap((row) => tokenValues(row, column.value) || []).filter((x) => x !== null), scale = Math.max(...all.map(Math.abs), 1e-9);
+      const cards = group.rows.map((row, i) => [row, i]).filter(([row]) => !test || test(row)).map(([row, i]) => card(row, i, column.value, scale));
+      const rewards = group.rows.map((row) => row.reward).filter((x) => x !== undefined);
+      const mean = rewards.length ? `mean reward ${format(rewards.reduce((a, b) => a + b, 0) / rewards.length)}` : "not scored";
+      return el("div", { className: "group" },
+        el("h3", {}, `${group.kind} ${group.iteration} · ${name(group.run)} · ${group.id} · ${mean}`),
+        el("pre", { className: "prompt" }, group.prompt), group.answer === undefined ? null : el("div", { className: "note" }, `answer: ${group.answer}`),
+        group.tree ? el("details", { className: "branches" }, el("summary", {}, "tree of responses"), tree(group.tree, group.rows)) : null,
+        el("div", { className: "cards" }, cards));
+    }));
+  }
+  section("samples", "Samples", el("p", { className: "note" },
+    "The first prompts of a few iterations of each run. Responses that the sampling filter left out are grey."),
+    el("div", { className: "controls" }, run, iteration, only, column, search, count), list, more);
+  draw();
+}
+
+function alarms() {
+  const rows = data.runs.flatMap((run) => run.alarms.map((alarm) => {
+    const cells = [data.groups[run.group].name, run.seed, ...alarm];
+    return { node: el("tr", {}, cells.map((x) => el("td", {}, x ?? ""))), keys: cells };
+  }));
+  const ended = data.runs.filter((run) => run.exit !== "finished").map((run) => el("li", {}, `${run.path}: ${run.exit}`));
+  section("alarms", "Alarms", ended.length ? el("ul", {}, ended) : null,
+    rows.length ? table(["member", "seed", "iteration", "kind", "alarm", "value"], rows, "alarms-table")
+      : el("p", { className: "note" }, "No alarm of reward hacking."));
 }
 
 function runs() {
-  const column = (title, key, digits, className) => ({ title, key: (r) => r[key], text: (r) => (digits === undefined ? r[key] : number(r[key], digits)), className });
-  fillTable(byId("run-table"), [
-    column("group", "group", undefined, "text"), column("seed", "seed"), column("exit", "exit", undefined, "text"), column("iterations", "iterations"),
-    column("first", "first", 3), column("best", "best", 3), column("last", "last", 3), column("seconds", "wall_s", 0),
-    column("response tokens", "response_tokens"), column("peak memory, MB", "peak_memory_mb", 0),
-    { title: "alarms", text: (r) => r.alarms.length || "", key: (r) => r.alarms.length, className: (r) => (r.alarms.length ? "worse" : "") },
-  ], DATA.runs);
-  for (const run of DATA.runs) {
-    const box = make("details");
-    box.append(make("summary", `${run.path} · ${run.label}`));
-    for (const alarm of run.alarms) box.append(make("div", `alarm: ${alarm}`, "alarm"));
-    box.append(make("pre", run.command ?? "The command was not recorded."), make("pre", run.versions));
-    byId("run-details").append(box);
-  }
+  const all = new Map();
+  data.runs.forEach((run) => run.versions.forEach(([name, value]) => all.set(name, (all.get(name) || new Set()).add(value))));
+  const equal = [...all].filter(([name, values]) => values.size === 1 && data.runs.every((run) => run.versions.some(([n]) => n === name)));
+  const common = new Set(equal.map(([name]) => name));
+  const node = section("runs", "Commands and versions", el("p", { className: "note" }, "The same in all runs: ", equal.map(([name, [value]]) => `${name} ${value}`).join(", ") || "nothing"));
+  node.append(...data.runs.map((run) => {
+    const own = run.versions.filter(([name]) => !common.has(name)).map(([name, value]) => `${name} ${value}`).join(", ");
+    const command = run.command ? el("pre", {}, run.command) : null;
+    return el("details", {}, el("summary", {}, `${data.groups[run.group].name} · seed ${run.seed} · ${run.label} · ${run.exit}`),
+      command, el("div", { className: "note" }, run.path), own ? el("div", { className: "note" }, own) : null);
+  }));
 }
 
 about();
-comparison();
-charts();
-browser();
+members();
+differences();
+diagnostics();
+samples();
+alarms();
 runs();
-document.body.dataset.ready = "true";
+let width = window.innerWidth;
+window.addEventListener("resize", () => { if (window.innerWidth !== width) { width = window.innerWidth; redraw(); } });
+document.documentElement.dataset.ready = "true";
