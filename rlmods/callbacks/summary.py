@@ -23,12 +23,13 @@ class Summary(L.Callback):
 
     A run that a callback ends before its last iteration is "finished"; "interrupted" is one that a signal ends."""
 
-    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str], dropped_prompts: int = 0) -> None:
+    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str], dropped_prompts: int = 0, fork: str | None = None) -> None:
         """
         Args:
             dropped_prompts: number of prompts left out of the data because they are too long.
+            fork: RUN@ITERATION that the run goes on from, None if it is no fork.
         """
-        self.directory, self.label, self.parts, self.dropped_prompts = directory, label, parts, dropped_prompts
+        self.directory, self.label, self.parts, self.dropped_prompts, self.fork = directory, label, parts, dropped_prompts, fork
         self.accuracy: dict[str, float | None] = {"first": None, "best": None, "last": None}
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
@@ -102,6 +103,7 @@ class Summary(L.Callback):
             peak_memory_mb=self.peak_memory_mb,
             exit=exit,
             dropped_prompts=self.dropped_prompts,
+            fork=self.fork,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,7 +18,16 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
-from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_precision, recorded_resume
+from rlmods.run.resume import (
+    as_yaml,
+    check_same_run,
+    find_fork,
+    find_resume,
+    list_checkpoints,
+    read_iteration,
+    recorded_precision,
+    recorded_resume,
+)  # fmt: skip
 from rlmods.types import UserError
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
@@ -75,6 +84,8 @@ class RunDir:
                 checkpoint. Nothing is written then.
         """
         path = Path(config.run_dir).expanduser().absolute()
+        if config.get("fork"):
+            config.fork = str(Path(str(config.fork)).expanduser().absolute())
         config.run_dir = str(path)
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
@@ -128,9 +139,13 @@ class RunDir:
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
+        if config.get("fork"):
+            if config.resume not in (None, "auto"):
+                raise UserError(f"fork={config.fork} resume={config.resume}: two origins, drop one of them")
+            checkpoint = checkpoint or find_fork(config.fork)
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
         precision = config.trainer.precision if automatic_precision else None
-        if automatic_precision and config.resume is not None:
+        if automatic_precision and (config.resume is not None or config.get("fork")):
             precision = recorded_precision(_saved_config(path, checkpoint)) or precision
         return cls(path, checkpoint, iteration, precision)
 
@@ -149,7 +164,10 @@ class RunDir:
             if (newest := list_checkpoints(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
                 raise UserError(f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, or another run_dir=...")
         run._set_precision(config)
-        check_same_run(_saved_config(path, run.checkpoint), config)
+        is_fork = bool(config.get("fork")) and run.checkpoint is not None and run.checkpoint.parent != run.checkpoints
+        if is_fork:
+            check_same_run(path / "config.yaml", config)  # a fork that was interrupted before its first checkpoint
+        check_same_run(_saved_config(path, run.checkpoint), config, fork=is_fork)
         return run
 
     def _set_precision(self, config: DictConfig) -> None:

@@ -64,9 +64,10 @@ def write_summary(
     peak_memory_mb: float,
     exit: str,
     dropped_prompts: int = 0,
+    fork: str | None = None,
 ) -> None:
     """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
-    number of dropped prompts is written if there are any.
+    number of dropped prompts is written if there are any, and the origin, RUN@ITERATION, if the run is a fork.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -86,6 +87,7 @@ def write_summary(
         "peak_memory_mb": peak_memory_mb,
         "exit": exit,
         **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
+        **({"fork": fork} if fork else {}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 
