@@ -30,7 +30,8 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     """Return the algorithm's name, and in brackets what departs from its recipe: `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
-    settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe. A fork names its origin: `dapo[fork=a@60]`.
+    settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe.
+    A fork names its origin: `dapo[fork=a@60]`.
     """
     algo = choices.get("algo", config.algo.name)
     groups = {group: option for group, option in recipe(algo).items() if group in config}

@@ -17,7 +17,7 @@ from tests.run.test_directory import ROOT, checkpoint, config, files
 
 COMMAND = (
     sys.executable, "train.py", "data.num_train=16", "data.num_val=2", "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=8",
-    "validation.every=100", "trainer.accelerator=cpu", "sampling=all", "callbacks.checkpoint.every=1", "callbacks.checkpoint.keep=0",
+    "validation.every=100", "trainer.accelerator=cpu", "callbacks.checkpoint.every=1", "callbacks.checkpoint.keep=0",
 )  # fmt: skip
 
 
