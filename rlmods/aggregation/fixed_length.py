@@ -16,7 +16,7 @@ class FixedLength:
     change the loss."""
 
     length: int
-    """Number of tokens, usually the maximum response length."""
+    """Number of tokens, usually the maximum response length, over all turns."""
 
     def __post_init__(self) -> None:
         check_bounds(self, "aggregation", {"length": (self.length >= 1, "at least 1")})

@@ -47,14 +47,35 @@ def show(run: Path, iteration: str, prompt: str | None = None) -> str:
     if not selected:
         known = suggest(prompt, dict.fromkeys(row["id"] for row in rows))
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
-    return "\n\n".join("\n".join(tree_lines(group)) for group in groups(selected))
+    trees = groups(selected)
+    for tree in trees:
+        check_tree(tree, path)
+    return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
+
+
+def check_tree(rows: Sequence[Row], path: Path) -> None:
+    """Check that the responses to a prompt are in the order of their indices, and that each branches off from an earlier one or from none.
+
+    Raises:
+        UserError: they are not.
+    """
+    branches = [row.get("branch") for row in rows]
+    if all(branch is None for branch in branches):
+        return
+    for i, branch in enumerate(branches):
+        if isinstance(branch, dict) and branch.get("sample") == i and isinstance(branch.get("decisions"), list):
+            parent, shared = branch.get("parent"), branch.get("shared")
+            if (parent is None or (type(parent) is int and 0 <= parent < i)) and type(shared) is int and shared >= 0:
+                continue
+        raise UserError(f"{path}: the branches of response {i} to prompt {one_line(str(rows[i]['id']))} are not those of a tree")
 
 
 def groups(rows: Sequence[Row]) -> list[list[Row]]:
     """Split the rows of a prompt that occurs several times in an iteration: the first response of a tree begins a group."""
     found: list[list[Row]] = []
     for row in rows:
-        if not found or row.get("branch", {}).get("sample") == 0:
+        branch = row.get("branch")
+        if not found or (isinstance(branch, dict) and branch.get("sample") == 0):
             found.append([])
         found[-1].append(row)
     return found

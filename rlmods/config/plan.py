@@ -17,6 +17,7 @@ from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.precision import Precision, choose, device_type
 from rlmods.policy.base import Policy
+from rlmods.rollout.turns import bind
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
@@ -69,8 +70,11 @@ class Plan:
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         splits = self._leave_out_long_prompts(policy)
         rollout = self.parts.get("rollout")
-        limit = "environment.max_tokens" if hasattr(rollout, "environment") else "rollout.max_tokens"
-        check_context(policy, (*splits.train, *splits.val), getattr(rollout, "max_tokens", 0), limit)
+        environment = getattr(rollout, "environment", None)  # only of a rollout over turns
+        limit = "rollout.max_tokens" if environment is None else "environment.max_tokens"
+        prompts = (*splits.train, *splits.val)
+        added = num_added_tokens(policy, environment, prompts) if environment is not None else 0
+        check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added)
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
@@ -170,8 +174,20 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
     return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
 
 
-def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int, setting: str = "rollout.max_tokens") -> None:
+def num_added_tokens(policy: Policy, environment: Any, prompts: Sequence[Prompt]) -> int:
+    """Return the number of tokens by which an environment makes the first prompt longer: its instructions and the schemas of its tools."""
+    if not prompts:
+        return 0
+    episode = bind(environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
+    shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
+    return len(shown) - len(policy.encode(prompts[0]))
+
+
+def check_context(
+    policy: Policy, prompts: Iterable[Prompt], max_tokens: int, setting: str = "rollout.max_tokens", num_added: int = 0
+) -> None:
     """Check that each prompt and `max_tokens` response tokens fit into the model's context. `setting`: what limits the response tokens.
+    `num_added`: tokens that an environment adds to a prompt.
 
     Raises:
         UserError: a prompt that is empty or too long.
@@ -180,6 +196,7 @@ def check_context(policy: Policy, prompts: Iterable[Prompt], max_tokens: int, se
         length = len(policy.encode(prompt))
         if length == 0:
             raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
+        length += num_added
         if length + max_tokens > policy.context_length:
             raise UserError(
                 f"prompt {prompt.id} has {length} tokens; with {setting}={max_tokens} that exceeds the model's context of "

@@ -6,7 +6,8 @@ import inspect
 import os
 import queue
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -55,7 +56,9 @@ class Tool:
             outcome = _call(self.function, arguments, max_chars)
         else:
             assert self.target is not None
-            outcome = _workers(workers, os.getpid())((self.target, dict(arguments), max_chars), timeout_s)
+            with _workers(workers, os.getpid()).worker() as worker:
+                start = time.perf_counter()  # without the wait for a worker
+                outcome = worker((self.target, dict(arguments), max_chars), timeout_s)
         seconds = time.perf_counter() - start
         if outcome.status == "ok":
             return ToolCall(self.name, dict(arguments), outcome.value, seconds=seconds)
@@ -85,24 +88,37 @@ def _call(function: Callable[..., Any], arguments: Mapping[str, Any], max_chars:
         return Outcome("error", f"{type(error).__name__}: {error}")
 
 
-class _Workers:
-    """Worker processes, each of which runs one call at a time. Thread-safe."""
+class _Worker:
+    """A worker process that runs one call at a time, replaced if it is killed or crashes."""
 
-    def __init__(self, count: int) -> None:
-        self._free: queue.LifoQueue[Pool] = queue.LifoQueue()
-        for _ in range(count):
-            self._free.put(Pool(WORKER, workers=1))
+    def __init__(self) -> None:
+        self._pool = Pool(WORKER, workers=1)
 
     def __call__(self, call: tuple[Any, ...], timeout_s: float) -> Outcome:
-        pool = self._free.get()
         try:
-            [outcome] = pool.map([call], timeout_s=timeout_s, batch_timeout_s=float("inf"))
+            [outcome] = self._pool.map([call], timeout_s=timeout_s, batch_timeout_s=float("inf"))
         except WorkerError as error:  # it crashes in every call, or does not start
-            pool.close()
-            pool, outcome = Pool(WORKER, workers=1), Outcome("error", str(error))
-        finally:
-            self._free.put(pool)
+            self._pool.close()
+            self._pool, outcome = Pool(WORKER, workers=1), Outcome("error", str(error))
         return outcome
+
+
+class _Workers:
+    """Worker processes. Thread-safe."""
+
+    def __init__(self, count: int) -> None:
+        self._free: queue.LifoQueue[_Worker] = queue.LifoQueue()
+        for _ in range(count):
+            self._free.put(_Worker())
+
+    @contextmanager
+    def worker(self) -> Iterator[_Worker]:
+        """Wait for a worker that is free, and keep it from others."""
+        worker = self._free.get()
+        try:
+            yield worker
+        finally:
+            self._free.put(worker)
 
 
 @cache

@@ -18,12 +18,14 @@ FormatName = Literal["auto", "tags", "hermes", "llama3", "mistral"]
 
 @dataclass
 class ToolUse:
-    """An episode of `Tools`. It has no state but the prompt: what a call returns depends on the call alone."""
+    """An episode of `Tools`. What a call returns depends on the call alone, and on the time that is left."""
 
     prompt: Prompt
     tools: Sequence[Mapping[str, Any]]
     environment: Tools
     format: Format
+    tool_s: float = 0.0
+    """Seconds of the calls so far."""
 
     def reply(self, turn: Turn) -> Reply:
         """Run the calls of a turn in their order. A turn without a call is the answer, and ends the episode; so does a truncated one, of
@@ -31,7 +33,10 @@ class ToolUse:
         calls = [] if turn.finish == "length" else self.format.read(turn.raw, self.environment.functions)
         if not calls:
             return Reply(None)
-        records = [self.environment.run(call, position) for position, call in enumerate(calls[: self.environment.max_calls + 1])]
+        records = []
+        for position, call in enumerate(calls[: self.environment.max_calls + 1]):
+            records.append(self.environment.run(call, position, spent_s=self.tool_s))
+            self.tool_s += records[-1].seconds
         content = RESULT if self.format.role == "user" else "{}"
         return Reply([{"role": self.format.role, "content": content.format(record.result)} for record in records], calls=records)
 
@@ -77,13 +82,16 @@ class Tools:
     """Characters of a result that the policy observes."""
     tool_timeout_s: float = 10.0
     """Time limit of a call."""
+    max_tool_s: float = 60.0
+    """Time limit of all calls of a response. Further calls are not run."""
     workers: int = 2
     """Worker processes in which tools run, started at the first call of such a tool and kept."""
 
     def __post_init__(self) -> None:
         counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars", "workers")
         rules = {name: (getattr(self, name) >= 1, "at least 1") for name in counts}
-        check_bounds(self, "environment", rules | {"tool_timeout_s": (self.tool_timeout_s > 0, "above 0")})
+        rules |= {name: (getattr(self, name) > 0, "above 0") for name in ("tool_timeout_s", "max_tool_s")}
+        check_bounds(self, "environment", rules)
         if self.format not in get_args(FormatName):
             raise UserError(f"environment.format={self.format}: choose from {', '.join(get_args(FormatName))}")
         if not isinstance(self.tools, list | tuple) or not self.tools or not all(isinstance(name, str) for name in self.tools):
@@ -123,8 +131,9 @@ class Tools:
             return ToolUse(prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name])
         return ToolUse(_with_system(prompt, describe(self.functions)), (), self, FORMATS[name])
 
-    def run(self, call: Call, position: int = 0) -> ToolCall:
-        """Run the call at a position of a turn and return its record, whatever the tool does."""
+    def run(self, call: Call, position: int = 0, *, spent_s: float = 0.0) -> ToolCall:
+        """Run the call at a position of a turn and return its record, whatever the tool does. `spent_s`: seconds of earlier calls of the
+        response."""
         tool = self.functions.get(call.name)
         if call.problem is not None:
             return self._failed(call, "malformed", call.problem)
@@ -132,7 +141,10 @@ class Tools:
             return self._failed(call, "error", f"at most {self.max_calls} calls are run in a turn")
         if tool is None:
             return self._failed(call, "unknown", f"there is no tool {call.name!r}; tools are {', '.join(self.functions)}")
-        return tool.call(call.arguments, timeout_s=self.tool_timeout_s, max_chars=self.max_result_chars, workers=self.workers)
+        left_s = self.max_tool_s - spent_s
+        if left_s <= 0:
+            return self._failed(call, "timeout", f"the calls of this response have taken {self.max_tool_s:g} s, no further one is run")
+        return tool.call(call.arguments, timeout_s=min(self.tool_timeout_s, left_s), max_chars=self.max_result_chars, workers=self.workers)
 
     def _failed(self, call: Call, error: str, problem: str) -> ToolCall:
         return ToolCall(call.name, dict(call.arguments), to_text(f"Error: {problem}", self.max_result_chars), error)

@@ -6,7 +6,6 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from rlmods.policy.base import Policy
 from rlmods.policy.conversation import Conversation
 from rlmods.protocols import Environment, Episode
 from rlmods.rollout.encoding import Context, Continuation, EncodedPrompt, encode_prompt, next_occurrence, without_eos
+from rlmods.rollout.threads import Threads
 from rlmods.types import Branch, Prompt, Reply, Response, Turn, UserError
 
 MAX_WORKERS = 32
@@ -136,7 +136,7 @@ class MultiTurn:
         rollout.on_tokens = progress.on_step
         if stop := getattr(self._environment, "stop", ()):
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
-        with ThreadPoolExecutor(min(MAX_WORKERS, max(1, len(active))), thread_name_prefix="environment") as threads:
+        with Threads(MAX_WORKERS, "environment") as threads:
             while active:
                 contexts = _shared_contexts(active, self.num_entropies)
                 for group in groups:

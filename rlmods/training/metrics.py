@@ -260,7 +260,7 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
     be read, seconds in tools, and the fraction of responses that were truncated because the chat template would have written their turns in
     another way; if there are branches also the fraction of responses that branch off from another one, and the sampled
-    tokens that a response has from there. Nothing is logged of responses of one turn (`environment=single_turn`)."""
+    tokens and the calls that a response has from there. Nothing is logged of responses of one turn (`environment=single_turn`)."""
     responses = [r for r in responses if r.turns]
     calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
     values = {
@@ -275,6 +275,7 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     if any(r.branch for r in responses):
         values["branched_fraction"] = [r.branch is not None for r in responses]
         values["shared_tokens"] = [r.num_sampled - r.num_new for r in responses]
+        values["shared_tool_calls"] = [r.num_shared_calls for r in responses]
     for name, numbers in values.items() if responses else ():
         meter.mean(f"{phase}/{name}", torch.tensor(numbers, dtype=torch.float64))
 

@@ -11,7 +11,7 @@ import torch
 
 from rlmods.advantage import BranchNorm, Tree
 from rlmods.cli import show
-from rlmods.cli.show import groups, tree_lines
+from rlmods.cli.show import check_tree, groups, tree_lines
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.metrics import log_advantages, sample_rows
@@ -134,3 +134,39 @@ class TestCommand:
     def test_usage(self, arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit, match="type: python -m rlmods"):
             show.main(arguments)
+
+
+class TestReceivedFiles:
+    def test_trees_of_this_project_are_accepted(self) -> None:
+        check_tree(rows(), Path("x"))
+        check_tree([{"id": "1"}, {"id": "1"}], Path("x"))
+
+    @pytest.mark.parametrize(
+        ("index", "changes"),
+        [
+            (1, {"parent": 1}),
+            (1, {"parent": 4}),
+            (1, {"parent": -1}),
+            (1, {"parent": "0"}),
+            (1, {"parent": True}),
+            (2, {"sample": 1}),
+            (1, {"shared": -4}),
+            (1, {"shared": None}),
+            (0, {"decisions": None}),
+        ],
+    )
+    def test_others_are_refused(self, index: int, changes: dict[str, Any], tmp_path: Path) -> None:
+        logged = rows()
+        logged[index]["branch"] |= changes
+        (tmp_path / "samples").mkdir()
+        (tmp_path / "samples/iteration_000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in logged))
+        with pytest.raises(UserError, match=f"branches of response {index} to prompt p1 are not those of a tree"):
+            show.show(tmp_path, "1", "p1")
+
+    @pytest.mark.parametrize("branch", ["x", 1, [], None])
+    def test_branches_of_other_types_are_refused(self, branch: Any) -> None:
+        logged = rows()
+        logged[2]["branch"] = branch
+        with pytest.raises(UserError, match="response 2"):
+            check_tree(logged, Path("x"))
+        assert groups(logged) == [logged]

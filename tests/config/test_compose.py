@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from omegaconf import OmegaConf, open_dict
 from rlmods.algo import Learner
 from rlmods.callbacks.table import show_plan
 from rlmods.config import compose, plugins
-from rlmods.config.plan import Plan, check_context
+from rlmods.config.plan import Plan, check_context, num_added_tokens
 from rlmods.config.recipe import recipe
 from rlmods.policy import Tiny
 from rlmods.run import RunDir, name
@@ -227,6 +228,8 @@ class TestRecipe:
         assert made.parts["ratio"].low == 0.11
         assert made.parts["rollout"].max_tokens == made.parts["aggregation"].length == 9
         assert made.config.reward.terms.overlong.reward.max_length == 9
+        made = plan("data=long_sums", "environment=tools", "environment.max_tokens=90", "rollout.max_tokens=9", "aggregation=fixed_length")
+        assert made.parts["aggregation"].length == 90
 
     def test_a_term_can_be_dropped(self) -> None:
         assert set(plan("~reward.terms.format").parts["reward"].terms) == {"accuracy", "overlong"}
@@ -873,6 +876,13 @@ class TestLongPrompts:
         assert len(extension(learner, PTX).prompts) == 6
 
 
+class Described:
+    """An environment whose prompts begin with instructions."""
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Any:
+        return SimpleNamespace(prompt=Prompt(id=prompt.id, text=f"1234{prompt.text}"), tools=())
+
+
 class TestFit:
     def policy(self) -> Any:
         return Tiny(pretrained=False, hidden_size=32, num_layers=1, context_length=16)()
@@ -886,6 +896,14 @@ class TestFit:
     def test_an_empty_prompt(self) -> None:
         with pytest.raises(UserError, match="prompt nothing is empty"):
             check_context(self.policy(), [Prompt(id="nothing", text="")], 1)
+
+    def test_what_an_environment_adds_counts(self) -> None:
+        policy, prompt = self.policy(), Prompt(id="short", text="1")
+        check_context(policy, [prompt], 12, num_added=3)
+        with pytest.raises(UserError, match=r"prompt short has 4 tokens; .*: shorten the prompt or type a smaller environment\.max_tokens"):
+            check_context(policy, [prompt], 13, "environment.max_tokens", num_added=3)
+        assert num_added_tokens(policy, Described(), [prompt, prompt]) == 4
+        assert num_added_tokens(policy, Described(), []) == 0
 
     def test_held_out_prompts_count(self) -> None:
         made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")

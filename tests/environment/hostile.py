@@ -20,6 +20,11 @@ def hang() -> None:
     time.sleep(1000)
 
 
+def rest(seconds: str) -> str:
+    time.sleep(float(seconds))
+    return "rested"
+
+
 def crash() -> None:
     raise KeyError("no such thing")
 

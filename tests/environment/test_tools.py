@@ -6,6 +6,7 @@ import copy
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -388,3 +389,41 @@ class TestLoading:
         for tools in ("calculator", [], {"calculator": 1}, ["calculator", 3]):
             with pytest.raises(UserError, match="type a list of tools"):
                 Tools(tools)  # type: ignore[arg-type]
+
+
+class TestTimeOfAResponse:
+    CALL = "<rest>0.25</rest>"
+
+    def tools(self, **settings: Any) -> Tools:
+        return Tools([HOSTILE + "rest"], **{"max_calls": 8, "workers": 1} | settings)
+
+    def test_no_call_is_run_after_the_limit(self) -> None:
+        tools = self.tools(max_tool_s=0.4)
+        tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))  # the worker has started
+        episode = tools.start(PLAIN, key=())
+        calls = [episode.reply(said(self.CALL)).calls[0] for _ in range(4)]
+        assert [call.error for call in calls] == [None, "timeout", "timeout", "timeout"]
+        assert "Error: no result within 0.1" in calls[1].result
+        assert calls[2].result == "Error: the calls of this response have taken 0.4 s, no further one is run"
+        assert calls[2].seconds == 0
+
+    def test_every_response_has_its_own(self) -> None:
+        tools = self.tools(max_tool_s=0.4)
+        episode = tools.start(PLAIN, key=())
+        episode.reply(said(self.CALL))
+        other = copy.deepcopy(episode)
+        assert other.tool_s == episode.tool_s > 0.2
+        assert tools.start(PLAIN, key=()).tool_s == 0
+
+    def test_the_wait_for_a_worker_is_not_counted(self) -> None:
+        tools = self.tools()
+        tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))
+        with ThreadPoolExecutor(3) as threads:
+            replies = list(threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(3)))
+        seconds = [found.calls[0].seconds for found in replies]
+        assert min(seconds) >= 0.25
+        assert sum(seconds) < 1.2, "1.5 s if each counted the calls before it"
+
+    def test_limit_is_positive(self) -> None:
+        with pytest.raises(ValueError, match="max_tool_s=0"):
+            Tools(max_tool_s=0)

@@ -16,7 +16,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
 from rlmods.training.metrics import Meter, log_turns
-from rlmods.types import Branch, Prompt, Reply, Response, Scores, Turn
+from rlmods.types import Branch, Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy
 
@@ -187,3 +187,16 @@ def test_metrics_of_branches() -> None:
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", sample(TWO, None))
     assert "train/branched_fraction" not in meter.compute()
+
+
+def test_calls_before_the_branch_are_shared() -> None:
+    calls = (ToolCall("calculator", result="3"),)
+    turns = (Turn(0, 2, calls=calls), Turn(4, 6, calls=calls), Turn(8, 9))
+    tokens, mask = list(range(9)), [True, True, False, False, True, True, False, False, True]
+    root = Response(PROMPTS[0], tokens=tokens, mask=mask, turns=turns)
+    branches = {shared: replace(root, branch=Branch(0, shared)) for shared in (0, 1, 2, 4, 8)}
+    assert {shared: branch.num_shared_calls for shared, branch in branches.items()} == {0: 0, 1: 0, 2: 1, 4: 1, 8: 2}
+    assert root.num_shared_calls == 0
+    meter = Meter(torch.device("cpu"))
+    log_turns(meter, "train", [root, branches[4]])
+    assert meter.compute()["train/shared_tool_calls"] == 0.5
