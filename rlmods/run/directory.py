@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import platform
+import re
 import subprocess
+import sys
 from dataclasses import dataclass
 from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from omegaconf import DictConfig
+import torch
+from omegaconf import DictConfig, OmegaConf
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.distributed.collectives import is_first_rank
@@ -181,6 +185,7 @@ class RunDir:
         with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:  # "x" fails if another process creates it first
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
+        atomic_write(self.path / f"sources{suffix}.txt", _sources(config))
 
 
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:
@@ -199,8 +204,33 @@ def _torchrun_store() -> TCPStore | None:
     return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(minutes=5))
 
 
+def _processor() -> str:
+    """Return the name of the processor, on which rounding depends."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        info = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _sources(config: DictConfig) -> str:
+    """Return a line for each source file of this package, and of the plugins that the configuration names: digest and path."""
+    folder = Path(__file__).parents[1]
+    files = {f"{folder.name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
+    targets = re.findall(r"^[\s-]*_target_: (\w+)\.", OmegaConf.to_yaml(config), re.MULTILINE)
+    for name in sorted({*targets} - {folder.name}):
+        origin = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
+        if origin.is_file() and "site-packages" not in origin.parts:
+            paths = origin.parent.rglob("*.py") if origin.name == "__init__.py" else [origin]
+            root = origin.parents[origin.name == "__init__.py"]
+            files |= {path.relative_to(root).as_posix(): path for path in paths}
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} {name}\n" for name, path in sorted(files.items()))
+
+
 def _versions() -> str:
     lines = [f"python {platform.python_version()}", f"platform {platform.platform()}"]
+    lines += [f"processor {_processor()}", f"threads {torch.get_num_threads()}"]
     for name in PACKAGES:
         try:
             lines.append(f"{name} {version(name)}")

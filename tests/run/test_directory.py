@@ -45,7 +45,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
     run = RunDir.open(config(tmp_path / "run"))
     assert (run.checkpoint, run.iteration) == (None, -1)
-    assert sorted(files(run.path)) == [".lock", "config.yaml", "versions.txt"]
+    assert sorted(files(run.path)) == [".lock", "config.yaml", "sources.txt", "versions.txt"]
     saved = OmegaConf.load(run.path / "config.yaml")
     assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
     assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
