@@ -56,6 +56,8 @@ class Parting:
     stage: str
     where: str
     """Row, column and token, or metric, with both values."""
+    computed_by: str = ""
+    """Stage whose code computes what differs, if it is another one: held-out prompts are sampled and graded too."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +97,7 @@ def _differences(first: Path, second: Path) -> Iterator[Parting]:
         held_out = [run / "samples" / f"validation_{iteration:06d}.jsonl" for run in (first, second)]
         if all(path.is_file() for path in held_out):
             for parting in _rows(iteration, [read_rows(path) for path in held_out]):
-                yield Parting(iteration, "validation", parting.where)
+                yield Parting(iteration, "validation", parting.where, parting.stage)
         both = [rows.get((iteration, True)) for rows in metrics]
         if both[0] is not None and both[1] is not None:
             yield from _metrics(iteration, "validation", both[0], both[1])
@@ -114,12 +116,17 @@ def _rows(iteration: int, rows: Sequence[Sequence[Mapping[str, Any]]]) -> Iterat
     for stage, columns in COLUMNS.items():
         for i, (a, b) in enumerate(zip(*rows, strict=False)):
             names = [name for name in {**a, **b} if any(name == x or (x[-1] == "/" and name.startswith(x)) for x in columns)]
-            if name := next((name for name in sorted(names, key=lambda x: _rank(x, columns)) if a.get(name) != b.get(name)), None):
+            if name := next((name for name in sorted(names, key=lambda x: _rank(x, columns)) if _differ(a.get(name), b.get(name))), None):
                 prompt = f"row {i} (prompt {_shorten(a.get('id'))})"
                 yield Parting(iteration, stage, f"{prompt}, {one_line(name)}{_values(a.get(name), b.get(name))}")
                 break
         if stage == "rollout" and len(rows[0]) != len(rows[1]):
             yield Parting(iteration, stage, f"number of responses: {len(rows[0])} -> {len(rows[1])}")
+
+
+def _differ(a: Any, b: Any) -> bool:
+    """Return whether two values differ; NaN equals NaN."""
+    return a != b and not (a != a and b != b)
 
 
 def _rank(name: str, columns: Sequence[str]) -> int:
@@ -137,7 +144,7 @@ def _values(a: Any, b: Any) -> str:
 
 def _metrics(iteration: int, stage: str, a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Parting]:
     """Yield the metrics that differ, by the stage that computes them."""
-    names = [name for name in {**a, **b} if a.get(name) != b.get(name) and not name.startswith(UNMEASURED)]
+    names = [name for name in {**a, **b} if _differ(a.get(name), b.get(name)) and not name.startswith(UNMEASURED)]
     order = {"train/response_tokens": "rollout", "train/reward": "reward", "reward/": "reward", "train/accuracy": "reward"}
     found = []
     for name in names:
@@ -201,10 +208,10 @@ def _distance(cause: Cause, parting: Parting | None) -> int | None:
     stage = max(acts)[1]
     if stage == "validation":
         return 0 if parting.stage == "validation" else None
-    found, own = STAGES.index(parting.stage), STAGES.index(stage)
+    found, own = STAGES.index(parting.computed_by or parting.stage), STAGES.index(stage)
     if own <= found:
         return found - own
-    return found - own + len(STAGES) if parting.iteration > 1 else len(STAGES) + 1
+    return found - own + len(STAGES) + (0 if parting.iteration > 1 else len(STAGES))
 
 
 def _read(path: Path) -> str:

@@ -39,7 +39,7 @@ SETTINGS = {
     "reward.terms.accuracy.reward.wrong=-0.5": "reward.terms.accuracy.reward.wrong",
     "advantage=group_mean": "advantage._target_",
     "advantage.unbiased=false": "advantage.unbiased",
-    "ratio.high=0.0001": "ratio.high",
+    "ratio=none": "ratio._target_",
     "aggregation=token_mean": "aggregation._target_",
     "optimizer.lr=0.0002": "optimizer.lr",
     "optimizer.betas=[0.9,0.95]": "optimizer.betas.1",
@@ -50,7 +50,7 @@ SETTINGS = {
 SOURCES = {
     "rlmods/advantage/group_norm.py": ("self.eps", "(2 * self.eps + 0.1)"),
     "rlmods/aggregation/sequence_mean.py": ("totals.sequences", "(totals.sequences + 1)"),
-    "rlmods/reward/format.py": ("1.0", "0.9"),
+    "rlmods/reward/format.py": ("float(has_format(", "0.9 * float(has_format("),
 }
 """Source files, and a line of each before and after."""
 
