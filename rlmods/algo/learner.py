@@ -412,7 +412,7 @@ class Learner(L.LightningModule):
         """Load what `state` returned.
 
         Raises:
-            UserError: the run began with other weights under the adapter, or with another frozen model.
+            UserError: the run began with other weights under the adapter, with another frozen model, or without a part that has state.
         """
         self.iteration, self.step.num_steps, self.response_tokens = (state[k] for k in ("iteration", "optimizer_steps", "response_tokens"))
         if state["adapter_bases"] != self.adapter_bases:
@@ -421,6 +421,10 @@ class Learner(L.LightningModule):
             model.load_state_dict(state["frozen"].get(name, {}))
         for name, part in self.stateful.items():
             if hasattr(part, "load_state_dict"):
+                if name not in state["parts"]:
+                    raise UserError(
+                        f"the checkpoint holds no state of {name}: a run can only go on from it with the {name} that it began with"
+                    )
                 part.load_state_dict(state["parts"][name])
 
     @property

@@ -31,15 +31,17 @@ class Summary(L.Callback):
         dropped_prompts: int = 0,
         seed: int | None = None,
         overrides: Sequence[str] | None = None,
+        fork: str | None = None,
     ) -> None:
         """
         Args:
             dropped_prompts: number of prompts left out of the data because they are too long.
             seed: seed of the run.
             overrides: those of the command line.
+            fork: RUN@ITERATION that the run goes on from, None if it is no fork.
         """
         self.directory, self.label, self.parts, self.dropped_prompts = directory, label, parts, dropped_prompts
-        self.seed, self.overrides = seed, overrides
+        self.seed, self.overrides, self.fork = seed, overrides, fork
         self.accuracy: dict[str, float | None] = {"first": None, "best": None, "last": None}
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
@@ -115,6 +117,7 @@ class Summary(L.Callback):
             dropped_prompts=self.dropped_prompts,
             seed=self.seed,
             overrides=self.overrides,
+            fork=self.fork,
         )
 
     def state_dict(self) -> dict[str, Any]:

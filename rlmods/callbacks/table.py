@@ -145,6 +145,9 @@ def _left_out(plan: Plan) -> str:
 
 
 def _origin(plan: Plan, directory: RunDir) -> str:
+    fork = plan.config.get("fork")
+    if fork and directory.checkpoint and directory.checkpoint.parent != directory.checkpoints:
+        return f", fork of {fork}"
     if directory.checkpoint:
         return f", resumed from iteration {directory.iteration}"
     return ", no checkpoint there: starts from scratch" if plan.config.resume == "auto" else ""

@@ -80,7 +80,7 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
     trainer = plan.trainer(
-        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts), config.seed, overrides)],
+        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts), config.seed, overrides, config.get("fork"))],
         [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)

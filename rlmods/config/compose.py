@@ -37,7 +37,7 @@ PARTS = (
 """Groups whose options are instantiated and passed to the algorithms that use them."""
 TOP_LEVEL_KEYS = (
     "data", "policy", "adapter", *PARTS, "optimizer", "schedule", "trainer", "callbacks", "logger", "algo", "ptx", "batch",
-    "validation", "seed", "run_dir", "resume",
+    "validation", "seed", "run_dir", "resume", "fork",
 )  # fmt: skip
 
 REPLACED_TRAINER_SETTINGS = {

@@ -31,6 +31,7 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
 
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
     settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe.
+    A fork names its origin: `dapo[fork=a@60]`.
     """
     algo = choices.get("algo", config.algo.name)
     groups = {group: option for group, option in recipe(algo).items() if group in config}
@@ -46,6 +47,8 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     objective = {field.name: field.default for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
     declared = objective | (_defaults("algo", algo) or {}).get("algo", {})
     departures += _differences(OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo]), declared, "algo")
+    if fork := config.get("fork"):
+        departures.append(f"fork={Path(str(fork)).name}")
     return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import os
 import platform
+import re
 import shlex
 import subprocess
 import sys
@@ -14,14 +16,24 @@ from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from omegaconf import DictConfig
+import torch
+from omegaconf import DictConfig, OmegaConf
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.run.files import atomic_write, dumps
 from rlmods.run.lock import LOCK_FILE, acquire, release, write_owner
 from rlmods.run.printable import one_line
-from rlmods.run.resume import as_yaml, check_same_run, find_resume, list_checkpoints, read_iteration, recorded_precision, recorded_resume
+from rlmods.run.resume import (
+    as_yaml,
+    check_same_run,
+    find_fork,
+    find_resume,
+    list_checkpoints,
+    read_iteration,
+    recorded_precision,
+    recorded_resume,
+)  # fmt: skip
 from rlmods.types import UserError
 
 RUN_DIR_VARIABLE = "RLMODS_RUN_DIR"
@@ -78,6 +90,8 @@ class RunDir:
                 checkpoint. Nothing is written then.
         """
         path = Path(config.run_dir).expanduser().absolute()
+        if config.get("fork"):
+            config.fork = str(Path(str(config.fork)).expanduser().absolute())
         config.run_dir = str(path)
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
@@ -131,9 +145,13 @@ class RunDir:
         checkpoint = find_resume(path, config.resume)
         if checkpoint is None and config.resume == "auto":
             checkpoint = find_resume(path, recorded_resume(path))  # no checkpoint of its own yet
+        if config.get("fork"):
+            if config.resume not in (None, "auto"):
+                raise UserError(f"fork={config.fork} resume={config.resume}: two origins, drop one of them")
+            checkpoint = checkpoint or find_fork(config.fork)
         iteration = -1 if checkpoint is None else read_iteration(checkpoint)
         precision = config.trainer.precision if automatic_precision else None
-        if automatic_precision and config.resume is not None:
+        if automatic_precision and (config.resume is not None or config.get("fork")):
             precision = recorded_precision(_saved_config(path, checkpoint)) or precision
         return cls(path, checkpoint, iteration, precision)
 
@@ -152,7 +170,10 @@ class RunDir:
             if (newest := list_checkpoints(run.checkpoints)[-1:]) and newest[0][0] > run.iteration:
                 raise UserError(f"{newest[0][1]} is newer than resume={config.resume}: type resume=auto, or another run_dir=...")
         run._set_precision(config)
-        check_same_run(_saved_config(path, run.checkpoint), config)
+        is_fork = bool(config.get("fork")) and run.checkpoint is not None and run.checkpoint.parent != run.checkpoints
+        if is_fork:
+            check_same_run(path / "config.yaml", config)  # a fork that was interrupted before its first checkpoint
+        check_same_run(_saved_config(path, run.checkpoint), config, fork=is_fork)
         return run
 
     def _set_precision(self, config: DictConfig) -> None:
@@ -166,6 +187,7 @@ class RunDir:
         with (self.path / f"config{suffix}.yaml").open("w" if is_resumed else "x") as file:  # "x" fails if another process creates it first
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
+        atomic_write(self.path / f"sources{suffix}.txt", _sources(config))
 
 
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:
@@ -184,9 +206,34 @@ def _torchrun_store() -> TCPStore | None:
     return TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), is_master=False, timeout=timedelta(minutes=5))
 
 
+def _processor() -> str:
+    """Return the name of the processor, on which rounding depends."""
+    try:
+        info = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        info = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", info, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def _sources(config: DictConfig) -> str:
+    """Return a line for each source file of this package, and of the plugins that the configuration names: digest and path."""
+    folder = Path(__file__).parents[1]
+    files = {f"{folder.name}/{path.relative_to(folder).as_posix()}": path for path in folder.rglob("*.py")}
+    targets = re.findall(r"^[\s-]*_target_: (\w+)\.", OmegaConf.to_yaml(config), re.MULTILINE)
+    for name in sorted({*targets} - {folder.name}):
+        origin = Path(getattr(sys.modules.get(name), "__file__", None) or "/")
+        if origin.is_file() and "site-packages" not in origin.parts:
+            paths = origin.parent.rglob("*.py") if origin.name == "__init__.py" else [origin]
+            root = origin.parents[origin.name == "__init__.py"]
+            files |= {path.relative_to(root).as_posix(): path for path in paths}
+    return "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()[:16]} {name}\n" for name, path in sorted(files.items()))
+
+
 def _versions() -> str:
     typed = one_line(shlex.join(["python", *sys.argv]))
     lines = [f"command {typed}", f"python {platform.python_version()}", f"platform {platform.platform()}"]
+    lines += [f"processor {_processor()}", f"threads {torch.get_num_threads()}"]
     for name in PACKAGES:
         try:
             lines.append(f"{name} {version(name)}")

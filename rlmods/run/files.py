@@ -66,9 +66,11 @@ def write_summary(
     dropped_prompts: int = 0,
     seed: int | None = None,
     overrides: Sequence[str] | None = None,
+    fork: str | None = None,
 ) -> None:
     """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
-    number of dropped prompts is written if there are any, seed and overrides if they are known.
+    number of dropped prompts is written if there are any, seed and overrides if they are known, and the origin,
+    RUN@ITERATION, if the run is a fork.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -90,6 +92,7 @@ def write_summary(
         **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
         **({} if seed is None else {"seed": seed}),
         **({} if overrides is None else {"overrides": list(overrides)}),
+        **({"fork": fork} if fork else {}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 

@@ -46,6 +46,9 @@ ADDED_GROUPS = {
     "correction": "rlmods.correction.NoCorrection",
 }
 """Groups that the configurations of earlier versions may lack, with the part, by its defaults, that computes what those versions did."""
+FORKABLE = ("ratio", "advantage", "aggregation", "correction", "sampling", "reward", "fork", "validation")
+"""Groups of settings that may change in a fork, besides those that may change on resuming. A checkpoint holds nothing that depends on them,
+or the state of a part, which is checked on loading."""
 CHECKPOINT_NAME = "iteration_{:06d}.ckpt"
 
 
@@ -72,6 +75,26 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
         return checkpoint
     verify(path)
     return path
+
+
+def find_fork(fork: str) -> Path:
+    """Return the checkpoint that `fork`, RUN@ITERATION, names.
+
+    Raises:
+        UserError: another form, no such run, or no such intact checkpoint.
+    """
+    match = re.fullmatch(r"(.+)@(\d{1,9})", fork)
+    if match is None:
+        raise UserError(f"fork={fork}: type a run directory and an iteration, such as fork=runs/a@60")
+    run, iteration = Path(match[1]).expanduser().absolute(), int(match[2])
+    if not (run / "config.yaml").is_file():
+        raise UserError(f"fork={fork}: {run} is not a run directory, it has no config.yaml")
+    checkpoints = dict(list_checkpoints(run / "checkpoints"))
+    if iteration not in checkpoints:
+        found = ", ".join(map(str, checkpoints)) or "none"
+        raise UserError(f"fork={fork}: no checkpoint of this iteration, there are: {found}; callbacks.checkpoint.keep=0 keeps all of a run")
+    verify(checkpoints[iteration])
+    return checkpoints[iteration]
 
 
 def recorded_precision(saved: Path) -> str | None:
@@ -126,10 +149,10 @@ def read_iteration(path: Path) -> int:
     return iteration
 
 
-def check_same_run(saved: Path, config: Any) -> None:
+def check_same_run(saved: Path, config: Any, *, fork: bool = False) -> None:
     """Check that `config` equals the `saved` one, apart from `CHANGEABLE` groups and `CHANGEABLE_KEYS`. A setting that the saved one lacks,
     because it was written before there was such a setting, counts as its default, and a group (`ADDED_GROUPS`) as the part that is named
-    there.
+    there. In a fork, `FORKABLE` groups may differ too.
 
     Raises:
         UserError: another setting differs.
@@ -142,9 +165,14 @@ def check_same_run(saved: Path, config: Any) -> None:
     defaults = dict(_defaults(new_settings))
     old |= {key: defaults[key] for key in (new.keys() & defaults.keys()) - old.keys()}
     changes = [f"{key}={_show(old, key)} (now {_show(new, key)})" for key in sorted({*old, *new}) if old.get(key) != new.get(key)]
+    if fork:
+        changes = [change for change in changes if re.split(r"[.=]", change)[0] not in FORKABLE]
     if changes:
         more = f" and {len(changes) - 6} more" if len(changes) > 6 else ""
         advice = "a resumed run needs the same settings; for a new run, type another run_dir= and no resume="
+        if fork:
+            allowed = ", ".join(group for group in FORKABLE if group != "fork")
+            advice = f"restore these settings of the run; a fork may change {allowed}"
         raise UserError(f"{saved.parent} was started with {', '.join(changes[:6])}{more}: {advice}")
 
 

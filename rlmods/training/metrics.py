@@ -422,11 +422,11 @@ def log_advantages(rows: Mapping[int, Sequence[dict[str, Any]]], batch: Experien
             row["advantage"] = advantage
             if "branch" in row:
                 response = slice(int(batch.lengths[i]) - len(row["tokens"]), int(batch.lengths[i]))
-                row["branch"]["segments"] = _runs(batch.advantages[i, response].tolist(), batch.mask[i, response].tolist())
+                row["branch"]["segments"] = equal_runs(batch.advantages[i, response].tolist(), batch.mask[i, response].tolist())
         seen[group] += 1
 
 
-def _runs(values: Sequence[float], mask: Sequence[bool]) -> list[list[float]]:
+def equal_runs(values: Sequence[float], mask: Sequence[bool]) -> list[list[float]]:
     """Return [begin, end, value] of the runs of equal values where the mask is True."""
     runs: list[list[float]] = []
     for t, (value, is_true) in enumerate(zip(values, mask, strict=True)):

@@ -1,3 +1,4 @@
+import importlib
 import json
 import os
 import subprocess
@@ -45,7 +46,7 @@ def files(path: Path) -> dict[str, bytes]:
 def test_new_run_writes_config_and_versions(tmp_path: Path) -> None:
     run = RunDir.open(config(tmp_path / "run"))
     assert (run.checkpoint, run.iteration) == (None, -1)
-    assert sorted(files(run.path)) == [".lock", "config.yaml", "versions.txt"]
+    assert sorted(files(run.path)) == [".lock", "config.yaml", "sources.txt", "versions.txt"]
     saved = OmegaConf.load(run.path / "config.yaml")
     assert (saved.ratio.low, saved.export) == (0.2, f"{run.path}/export")
     assert dict(line.split(" ", 1) for line in (run.path / "versions.txt").read_text().splitlines()).keys() >= {
@@ -250,3 +251,21 @@ def test_rejected_directory_is_unlocked(tmp_path: Path) -> None:
     for child in children:
         os.kill(child, 9)
     other.communicate()
+
+
+def test_sources_have_a_digest_of_each_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plugin = tmp_path / "mine_of_sources.py"
+    plugin.write_text("x = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "mine_of_sources", importlib.import_module("mine_of_sources"))
+
+    def sources(name: str) -> dict[str, str]:
+        run = RunDir.open(config(tmp_path / name, ratio={"_target_": "mine_of_sources.Ratio", "low": 0.2}))
+        lines = (run.path / "sources.txt").read_text().splitlines()
+        return {line.split()[1]: line.split()[0] for line in lines}
+
+    before = sources("a")
+    assert {"rlmods/run/directory.py", "rlmods/ratio/clipped.py"} <= before.keys()
+    plugin.write_text("x = 2\n")
+    after = sources("b")
+    assert {name for name in before if before[name] != after[name]} == {"mine_of_sources.py"}

@@ -1,0 +1,165 @@
+"""`python -m rlmods.whatif`: an iteration of a run under other parts."""
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.cli import main
+from rlmods.cli.command import configuration
+from rlmods.cli.whatif import MAX_COMBINATIONS, _action, whatif
+from rlmods.run.directory import RUN_DIR_VARIABLE
+from rlmods.run.jsonl import read_rows
+from rlmods.run.lock import release
+from rlmods.training import train_step
+from rlmods.types import UserError
+from tests.run.test_directory import files
+
+SAMPLES = 4
+OVERRIDES = [
+    "algo=dapo", "sampling=fixed", "data.num_train=16", "data.num_val=2", "batch.prompts=4", f"batch.samples={SAMPLES}",
+    "batch.minibatches=2", "rollout.max_tokens=8", "optimizer.lr=0.0003", "ratio.low=0.01", "ratio.high=0.01",
+    "trainer.accelerator=cpu", "trainer.max_iterations=2",
+    "callbacks.checkpoint.every=1", "callbacks.samples.print_every=0", "~logger.tensorboard", "~logger.csv",
+]  # fmt: skip
+
+
+@dataclass
+class Recorder:
+    """Keeps the gradient of the policy whenever it is clipped."""
+
+    clip: Callable[..., torch.Tensor]
+    gradients: list[torch.Tensor]
+
+    def __call__(self, parameters: Iterator[torch.nn.Parameter], max_norm: float) -> torch.Tensor:
+        parameters = list(parameters)
+        self.gradients.append(torch.cat([p.grad.flatten().double() for p in parameters]))
+        return self.clip(parameters, max_norm)
+
+
+@pytest.fixture(scope="module")
+def recorder() -> Iterator[Recorder]:
+    with pytest.MonkeyPatch.context() as patch:
+        recorder = Recorder(train_step.clip_grad_norm_, [])
+        patch.setattr(train_step, "clip_grad_norm_", recorder)
+        patch.setenv(RUN_DIR_VARIABLE, "")
+        yield recorder
+
+
+@pytest.fixture(scope="module")
+def run(recorder: Recorder, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two iterations with two optimizer steps each."""
+    path = tmp_path_factory.mktemp("whatif") / "a"
+    overrides = [*OVERRIDES, f"run_dir={path}"]
+    main.run(configuration(overrides), {}, overrides)
+    release(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def gradients(recorder: Recorder, run: Path) -> list[torch.Tensor]:
+    """The gradient of each optimizer step of the run."""
+    return recorder.gradients[:4]
+
+
+@pytest.fixture(scope="module")
+def compared(run: Path, gradients: list[torch.Tensor]) -> dict[str, Any]:
+    typed = ["ratio.low=0.01,0.5", "ratio.high=0.01,5.0", "advantage=group_norm,group_mean,branch_soft,gae"]
+    return whatif(run, 2, typed)
+
+
+def row(result: dict[str, Any], low: float, high: float, advantage: str) -> dict[str, Any]:
+    overrides = [f"ratio.low={low}", f"ratio.high={high}", f"advantage={advantage}"]
+    [found] = [row for row in result["rows"] if row["overrides"] == overrides]
+    return found
+
+
+class TestComparison:
+    @pytest.mark.parametrize("step", [1, 2])
+    def test_the_gradient_of_the_run_is_reproduced(self, step: int, run: Path, gradients: list[torch.Tensor], recorder: Recorder) -> None:
+        recorder.gradients.clear()
+        result = whatif(run, 2, [], step)
+        before = files(run)
+        own, expected = recorder.gradients[step - 1], gradients[1 + step]
+        assert expected.norm() > 1e-3
+        assert float((own - expected).norm() / expected.norm()) < 1e-6
+        assert result["rows"][0]["grad_norm"] == pytest.approx(float(expected.norm()), rel=1e-6)
+        assert (result["num_equal_responses"], result["num_responses"], result["repeated_from"]) == (16, 16, 1)
+        assert result["grad_norm"]["repeated"] == result["grad_norm"]["run"]
+        assert files(run) == before
+
+    def test_parts_of_the_run_change_nothing(self, compared: dict[str, Any]) -> None:
+        same = row(compared, 0.01, 0.01, "group_norm")
+        assert same | {"overrides": []} == compared["rows"][0]
+        assert (same["distance"], same["sign_changes"]) == (0.0, 0.0)
+
+    def test_other_parts_change_the_gradient(self, compared: dict[str, Any]) -> None:
+        assert row(compared, 0.5, 5.0, "group_norm")["distance"] > 1e-3
+        assert row(compared, 0.01, 0.01, "group_mean")["distance"] > 1e-3
+
+    def test_what_would_have_been_clipped(self, compared: dict[str, Any]) -> None:
+        for low, high in ((0.01, 0.01), (0.5, 5.0)):
+            x = row(compared, low, high, "group_norm")
+            assert (x["clipped_low"] + x["clipped_high"] > 0) == (low == 0.01)
+
+    def test_credit_is_that_of_the_estimator(self, run: Path, compared: dict[str, Any]) -> None:
+        logged = [x["reward"] for i in (1, 2) for x in read_rows(run / f"samples/iteration_{i:06d}.jsonl")]
+        credit = row(compared, 0.5, 5.0, "group_mean")["credit"]
+        assert len(credit) == len(compared["responses"]) == 8
+        for response, runs in zip(compared["responses"], credit, strict=True):
+            first = response["group"] * SAMPLES
+            group = logged[first : first + SAMPLES]
+            assert [value for *_, value in runs] == pytest.approx([group[response["response"]] - sum(group) / SAMPLES])
+
+    def test_refused_combinations_have_a_reason(self, compared: dict[str, Any]) -> None:
+        assert "needs a critic" in row(compared, 0.5, 5.0, "gae")["reason"]
+        assert sum(x["reason"] is None for x in compared["rows"]) == 13
+
+
+def test_parts_on_the_command_line_make_a_table_and_a_file(run: Path, tmp_path: Path) -> None:
+    text = _action([str(run), "1", "aggregation=sequence_mean", "ratio=none,sequence", "step=2", "--json", str(tmp_path / "o.json")])
+    assert "16 of 16 responses are those of the sample log" in text
+    assert "repeated from iteration 0" in text
+    saved = json.loads((tmp_path / "o.json").read_text())
+    assert [x["overrides"] for x in saved["rows"]] == [[], *(["aggregation=sequence_mean", f"ratio={x}"] for x in ("none", "sequence"))]
+    assert "this is not" not in text
+
+
+def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    for name, content in files(run).items():
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_bytes(content)
+    log = copy / "samples/iteration_000001.jsonl"
+    rows = read_rows(log)
+    rows[3]["tokens"] = [1, 2]
+    log.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    text = _action([str(copy), "1"])
+    assert "15 of 16 responses" in text
+    assert "this is not the run's iteration" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["2", "kl=penalty"], "kl cannot be compared on the responses of a run, only ratio, advantage"),
+        (["2", "ratio=nothing"], "ratio"),
+        (["2", f"ratio.high=range(1,{MAX_COMBINATIONS + 2})"], "more than 1000 combinations"),
+        (["3"], "the run has iterations 1 to 2"),
+        (["2", "step=3"], "step=3: the iteration makes 2 optimizer steps"),
+        (["last"], "type: python -m rlmods.whatif RUN ITERATION"),
+        (["2", "--json"], "type: python -m rlmods.whatif RUN ITERATION"),
+    ],
+)
+def test_mistakes(arguments: list[str], message: str, run: Path) -> None:
+    with pytest.raises(UserError, match=message):
+        _action([str(run), *arguments])
+
+
+def test_a_directory_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="is not a run directory"):
+        whatif(tmp_path, 1, [])
