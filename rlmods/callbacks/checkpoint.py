@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ BEST_EXPORT = "export_best"
 
 
 class IterationCheckpoint(Callback):
-    """Save `iteration_000012.ckpt` every `every` iterations and after the last, atomically, and keep the newest.
+    """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the last, atomically, and keep the newest.
 
     If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far in this process), keep the older ones
     and try again after the next iteration. If the last checkpoint fails, the run fails after its export.
@@ -42,6 +43,7 @@ class IterationCheckpoint(Callback):
         best: str | None = None,
         best_mode: str = "max",
         export: str | None = None,
+        every_s: float | None = 300.0,
     ) -> None:
         """
         Args:
@@ -54,20 +56,24 @@ class IterationCheckpoint(Callback):
             best_mode: max or min.
             export: plain Hugging Face directories. best: `export_best/`, beside `folder`, of the best iteration; all: also one of every
                 checkpoint, `iteration_000012_export/`, kept as long as it. null: none, except the run's `export/` at its end.
+            every_s: an iteration that ends this many seconds or more after the last checkpoint is saved too; null: none.
 
         Raises:
             UserError: a negative count, an unknown mode, or `export=best` without `best`.
         """
         if every < 0:
             raise UserError(f"callbacks.checkpoint.every={every}: must be 0 or more")
+        if every_s is not None and not every_s > 0:
+            raise UserError(f"callbacks.checkpoint.every_s={every_s}: must be null or above 0")
         if export not in (None, "best", "all"):
             raise UserError(f"callbacks.checkpoint.export={export}: must be null, best or all")
         if export == "best" and best is None:
             raise UserError("callbacks.checkpoint.export=best needs a validation metric: type callbacks.checkpoint.best=val/accuracy")
-        self.folder, self.every, self.export = Path(folder), every, export
+        self.folder, self.every, self.every_s, self.export = Path(folder), every, every_s, export
         self.retention = Retention(keep, keep_every, best, best_mode)  # type: ignore[arg-type]
         self.failures = 0
-        self._last_saved = self._last_attempt = -1
+        self._last_saved = self._last_attempt = self._last_ended = -1
+        self._attempt_time = time.monotonic()
         self._error: str | None = None
         self._own: set[int] = set()
         """Iterations with checkpoints of this run, without damaged ones later than the one resumed from. First rank only."""
@@ -83,7 +89,8 @@ class IterationCheckpoint(Callback):
             trainer.strategy.checkpoint_io = DirectCheckpointIO()
 
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
-        self._last_saved = self._last_attempt = learner.iteration
+        self._last_saved = self._last_attempt = self._last_ended = learner.iteration
+        self._attempt_time = time.monotonic()
         values: dict[int, float] = {}
         if trainer.is_global_zero:
             for leftover in (*self.folder.glob(".iteration_*.tmp"), *self.folder.parent.glob(f".{BEST_EXPORT}.*tmp")):
@@ -110,8 +117,14 @@ class IterationCheckpoint(Callback):
         iteration = learner.iteration
         is_last = iteration >= getattr(trainer, "max_iterations", float("inf"))
         is_due = (self.every and iteration % self.every == 0) or self.retention.is_permanent(iteration)
-        if is_last or is_due or self._error or self._is_best:
+        has_ended, self._last_ended = iteration > self._last_ended, iteration  # an iteration may take several batches of prompts
+        if is_last or is_due or self._error or self._is_best or (has_ended and self._is_overdue(trainer)):
             self._save(trainer, learner)
+
+    def _is_overdue(self, trainer: Trainer) -> bool:
+        """Return True on all ranks if `every_s` has passed on the first."""
+        overdue = self.every_s is not None and time.monotonic() - self._attempt_time >= self.every_s
+        return bool(trainer.strategy.broadcast(overdue)) if self.every_s is not None else False
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
         self._save(trainer, learner)
@@ -133,7 +146,7 @@ class IterationCheckpoint(Callback):
         iteration = learner.iteration
         if iteration == self._last_attempt:  # an iteration may take several batches of prompts
             return
-        self._last_attempt = iteration
+        self._last_attempt, self._attempt_time = iteration, time.monotonic()
         final = self.folder / CHECKPOINT_NAME.format(iteration)
         temporary = self.folder / f".{final.name}.tmp"
         with learner.timer.within("checkpoint"):

@@ -151,6 +151,9 @@ def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Seq
 
 
 def _check_optimizer(config: DictConfig) -> None:
+    for key in ("lr", "weight_decay", "eps", "momentum"):
+        if isinstance(value := config.optimizer.get(key, 0.0), bool | str):
+            raise UserError(f"optimizer.{key}={value}: must be a number, such as 1e-5")
     try:
         instantiate(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,18 @@ from rlmods.config.instantiate import REMOVED_SETTINGS
 from rlmods.config.options import CONF, options
 from rlmods.types import UserError, suggest
 
+ALIASES = {
+    **dict.fromkeys(("num_gpus", "gpus", "devices", "num_devices"), "trainer.devices=2"),
+    **dict.fromkeys(("epochs", "max_steps", "steps", "iterations"), "trainer.max_iterations=100"),
+    **dict.fromkeys(("model", "model_name", "model_name_or_path"), "policy=hf policy.name=MODEL"),
+    **dict.fromkeys(("beta", "kl_coef"), "kl=loss kl.coefficient=0.01"),
+    "num_generations": "batch.samples=8",
+    "output_dir": "run_dir=FOLDER",
+    "batch_size": "batch.prompts=32 batch.samples=8",
+    "fp16": "trainer.precision=16-mixed",
+    "bf16": "trainer.precision=bf16-mixed",
+}
+"""Names of settings in other libraries, with what to type here."""
 OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 """Groups whose parts may accept settings that are not listed in their option's file."""
 
@@ -24,7 +37,13 @@ def explain_override(error: Exception) -> UserError | None:
         return None
     text = " ".join(str(error).split("\nSee https://")[0].split())
     if isinstance(error, OverrideParseException):
-        return UserError(f"{error.override}: {text}; an override is key=value or group=option, quoted where the shell needs it")
+        key, has_value, value = error.override.partition("=")
+        quoted = f"; a value with special characters needs quotes: '{key}=\"{value}\"'" if has_value else ""
+        return UserError(f"{error.override}: {text}; an override is key=value or group=option{quoted}")
+    if match := re.match(r"Multiple values for (\S+)\. To override a value use 'override \S+: (\S+)'", text):
+        return UserError(
+            f"+{match[1]}={match[2]}: the group has an option already, which {match[1]}={match[2]} replaces: type it without +"
+        )
     missing = getattr(error, "missing_cfg_file", None)
     if isinstance(error, MissingConfigException) and missing is not None:
         group, _, option = str(missing).rpartition("/")
@@ -44,6 +63,8 @@ def _unknown_key(full_key: str, siblings: DictConfig) -> UserError:
     """Return the error for a key that is not among `siblings`, the settings of its parent."""
     if full_key in REMOVED_SETTINGS:
         return UserError(f"{full_key}: {REMOVED_SETTINGS[full_key]}")
+    if full_key in ALIASES:
+        return UserError(f"{full_key}: no such setting; type {ALIASES[full_key]}")
     parent, _, key = full_key.rpartition(".")
     primary = OmegaConf.load(CONF / "train.yaml")
     empty = [group for entry in primary.defaults if isinstance(entry, DictConfig) for group, option in entry.items() if option is None]

@@ -9,13 +9,17 @@ from typing import Any
 
 from torch import Tensor
 
-from rlmods.types import Scores
+from rlmods.types import Scores, UserError
+
+
+class ScoreError(UserError, ValueError):
+    """A reward returned something else than a number or None for each response."""
 
 
 def as_scores(result: Any, num_responses: int, name: str) -> Scores:
     """Convert `result` (Scores, a tensor, or a sequence of numbers and None) to Scores with floats as values and token rewards.
 
-    Raises ValueError, naming the reward `name`, for a length other than `num_responses` and for a value that is not a finite number.
+    Raises ScoreError, naming the reward `name`, for a length other than `num_responses` and for a value that is not a finite number.
     """
     raw = result.values if isinstance(result, Scores) else _to_sequence(result, name)
     values = [_to_float(value, row, name) for row, value in enumerate(raw)]
@@ -28,7 +32,7 @@ def as_scores(result: Any, num_responses: int, name: str) -> Scores:
     lengths |= {} if scores.tokens is None else {"tokens": len(scores.tokens)}
     for field, length in lengths.items():
         if length != num_responses:
-            raise ValueError(f"reward {name}: {length} {field} for {num_responses} responses; return one for each, or None to abstain")
+            raise ScoreError(f"reward {name}: {length} {field} for {num_responses} responses; return one for each, or None to abstain")
     return scores
 
 
@@ -36,7 +40,7 @@ def _to_sequence(result: Any, name: str) -> Sequence[Any]:
     if isinstance(result, Tensor) or type(result).__module__ == "numpy":
         result = result.tolist()
     if not isinstance(result, Sequence) or isinstance(result, str):
-        raise ValueError(f"reward {name}: returned {type(result).__name__}; return a list with one number for each response")
+        raise ScoreError(f"reward {name}: returned {type(result).__name__}; return a list with one number for each response")
     return result
 
 
@@ -48,9 +52,9 @@ def _to_float(value: Any, row: int, name: str) -> float | None:
             raise TypeError
         number = float(value)
     except (TypeError, ValueError):
-        raise ValueError(
+        raise ScoreError(
             f"reward {name}: response {row} scored {value!r}, which is not a number; return a float, or None to abstain"
         ) from None
     if not math.isfinite(number):
-        raise ValueError(f"reward {name}: response {row} scored {number}; return a finite number, or None to abstain")
+        raise ScoreError(f"reward {name}: response {row} scored {number}; return a finite number, or None to abstain")
     return number

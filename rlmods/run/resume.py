@@ -65,6 +65,8 @@ def find_resume(run_dir: Path, resume: str | None) -> Path | None:
         return None
     if resume == "auto":
         return _newest(run_dir / "checkpoints")
+    if not isinstance(resume, str):
+        raise UserError(f"resume={resume}: type resume=auto, or the path of a checkpoint")
     path = Path(resume).expanduser().absolute()
     if not path.exists():
         raise UserError(f"resume={resume}: no such file or folder, give a checkpoint or resume=auto")

@@ -31,6 +31,17 @@ def test_saves_every_n_iterations_and_the_last(tmp_path: Path, iterations: int, 
     assert [read_iteration(path) for path in sorted(tmp_path.iterdir())] == kept
 
 
+def test_saves_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter(range(0, 10**6, 40))
+    monkeypatch.setattr("rlmods.callbacks.checkpoint.time.monotonic", lambda: next(clock))
+    fit(Tiny(batches=2), 9, [IterationCheckpoint(tmp_path / "a", every=100, keep=0, every_s=100.0)])
+    saved = [int(name[10:16]) for name in names(tmp_path / "a")]
+    assert len(saved) > 1
+    assert saved[-1] == 9
+    fit(Tiny(batches=2), 9, [IterationCheckpoint(tmp_path / "b", every=100, keep=0, every_s=None)])
+    assert names(tmp_path / "b") == ["iteration_000009.ckpt"]
+
+
 @pytest.mark.parametrize("stop", [3, 7, 8])  # within an epoch, at its end, in the next
 def test_resumed_run_equals_uninterrupted_run(tmp_path: Path, stop: int) -> None:
     straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])

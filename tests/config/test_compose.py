@@ -790,7 +790,7 @@ class TestBeforeAnythingIsWritten:
         ("typed", "says"),
         [
             ("optimizer.lr=-1", "optimizer: Invalid learning rate"),
-            ("optimizer.lr=abc", "optimizer: "),
+            ("optimizer.lr=abc", "optimizer.lr=abc: must be a number"),
             ("seed=-1", "seed=-1: must be"),
             ("seed=1.5", "seed=1.5: must be"),
             ("trainer.max_iterations=abc", "trainer.max_iterations=abc: must be"),

@@ -21,6 +21,9 @@ MISTAKES = {
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "reward=null": "not null: drop it, or type GROUP=OPTION",
     "algo": "algo: .*; an override is key=value",
+    "data.template=Q: {question}": r"quotes: 'data\.template=\"Q: {question}\"'",
+    "+adapter=lora": "type it without \\+",
+    "num_gpus=2": "num_gpus: no such setting; type trainer.devices=2",
     "optimizer.lr=[1": r"optimizer\.lr=\[1: .*; an override is key=value",
     "~foo": "'foo' does not exist",
 }
