@@ -107,7 +107,7 @@ def _segment_lines(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: 
     end = min([shared for parent, shared in starts if parent == i and shared > begin], default=length)
     children = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
     members = _members(starts, i, begin)
-    line = f"tokens {begin}-{end}  {_summary([rows[j] for j in members])}{_advantage(rows[i], begin, end)}"
+    line = f"tokens {begin}-{end}{_cuts(rows[i], begin, end)}  {_summary([rows[j] for j in members])}{_advantage(rows[i], begin, end)}"
     if not children:
         line = f"response {i}  {line}  {rows[i]['finish']}  {_shorten(rows[i]['response'])}"
     else:
@@ -142,6 +142,13 @@ def _advantage(row: Row, begin: int, end: int) -> str:
         return "" if row.get("advantage") is None else f", advantage {row['advantage']:+.3f}"
     found = dict.fromkeys(value for first, last, value in runs if first < end and last > begin)
     return ", advantage " + " ".join(f"{value:+.3f}" for value in found) if found else ""
+
+
+def _cuts(row: Row, begin: int, end: int) -> str:
+    """Return the cuts of a segment of the tree, at which the context of the response begins anew (`Response.cuts`)."""
+    cuts = row.get("cuts")
+    found = [str(cut) for cut in cuts if type(cut) is int and begin <= cut < end] if isinstance(cuts, list) else []
+    return f" (cut at {', '.join(found)})" if found else ""
 
 
 def _shorten(text: str) -> str:
