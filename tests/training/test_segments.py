@@ -41,9 +41,14 @@ VARIANTS: dict[str, dict[str, Any]] = {
 
 def made(**changes: Any) -> Any:
     rollout = MultiTurn(Local(max_tokens=16, seed=3), Chat())
-    return learner(
-        **{"policy": forgetful(policy()), "rollout": rollout, "reward": EnvironmentReward(), "batch": Batch(prompts=4, samples=4)} | changes
-    )
+    parts = {"policy": forgetful(policy()), "rollout": rollout, "reward": EnvironmentReward(), "batch": Batch(prompts=4, samples=4)}
+    model = learner(**(parts | changes))
+    if model.critic is not None:  # a new head is 0, and so would be all values
+        head = model.critic.scalar.model.score if isinstance(changes["critic"], Separate) else model.critic
+        torch.manual_seed(1)
+        for parameter in head.parameters():
+            parameter.data.normal_()
+    return model
 
 
 def sampled(environment: Any = None, samples: int = 4, branching: Any = None, **options: Any) -> tuple[Any, list[Response]]:
@@ -128,12 +133,11 @@ class TestRollout:
                         assert float(logits[t - begin - 1, rows.tokens[i, t]]) == pytest.approx(float(joined[i, t]), abs=1e-5)
 
     def test_limits_count_no_token_twice(self) -> None:
-        _, free = sampled(Chat(max_tokens=1000))
-        _, limited = sampled(Chat(max_tokens=20))
-        assert max(len(r.tokens) for r in limited) > 20
+        (_, free), (_, limited) = (sampled(Chat(max_turns=8, least=6, max_tokens=limit)) for limit in (1000, 60))
+        assert max(r.turns[-2].stop for r in limited if r.cuts) > 60
         for r in limited:
             observed = sum(b.start - a.stop for a, b in pairwise(r.turns) if a.stop not in r.cuts)
-            assert r.num_sampled + observed <= 20
+            assert r.num_sampled + observed <= 60
         assert sum(len(r.turns) for r in limited) < sum(len(r.turns) for r in free)
 
     def test_segments_fit_the_context(self) -> None:
