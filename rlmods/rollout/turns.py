@@ -201,6 +201,16 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
+def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) -> int:
+    """Return the number of tokens by which the environment of a rollout makes the first prompt longer: its instructions and the schemas of
+    its tools. 0 for a rollout without an environment."""
+    if not prompts or not isinstance(rollout, MultiTurn):
+        return 0
+    episode = bind(rollout.environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
+    shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
+    return len(shown) - len(policy.encode(prompts[0]))
+
+
 @dataclass
 class _Row:
     """A response in progress."""
