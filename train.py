@@ -10,19 +10,17 @@ def run() -> None:
     import hydra
     from omegaconf import DictConfig
 
-    from rlmods.cli import main
+    from rlmods.cli import main, sweep
     from rlmods.cli.console import plain_errors
     from rlmods.config import plugins
-    from rlmods.run import name
 
     @hydra.main(version_base="1.3", config_path="conf", config_name="train")
-    def train(config: DictConfig) -> None:
-        main.main(config)
+    def train(config: DictConfig) -> float | None:
+        return main.main(config)
 
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises its errors, which plain_errors() shortens to one line
-    with plain_errors():
+    with plain_errors(), sweep.summary():
         plugins.register()
-        name.register()
         train()
 
 

@@ -26,7 +26,7 @@ GROUPS = [
 ]  # fmt: skip
 OTHERS = {"experiment", "logger", "optimizer", "trainer"}
 """Groups whose options configure classes of other libraries."""
-SERVICES = {"cli", "config", "distributed", "memory", "run", "training"}
+SERVICES = {"cli", "config", "distributed", "memory", "report", "run", "training"}
 """Packages that are not configuration groups."""
 NOT_CHOSEN = {
     "algo": {"Batch", "Learner", "PolicyGradientSettings"},
@@ -189,6 +189,7 @@ LAYERS: tuple[set[str], ...] = (
     {"algo"},
     {"config", "memory", "callbacks"},
     {"cli"},
+    {"report"},
 )
 """Packages from the lowest layer to the highest. `run` (files of a run) is used by parts and by commands."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning as L
@@ -23,12 +23,23 @@ class Summary(L.Callback):
 
     A run that a callback ends before its last iteration is "finished"; "interrupted" is one that a signal ends."""
 
-    def __init__(self, directory: RunDir, label: str, parts: Mapping[str, str], dropped_prompts: int = 0) -> None:
+    def __init__(
+        self,
+        directory: RunDir,
+        label: str,
+        parts: Mapping[str, str],
+        dropped_prompts: int = 0,
+        seed: int | None = None,
+        overrides: Sequence[str] | None = None,
+    ) -> None:
         """
         Args:
             dropped_prompts: number of prompts left out of the data because they are too long.
+            seed: seed of the run.
+            overrides: those of the command line.
         """
         self.directory, self.label, self.parts, self.dropped_prompts = directory, label, parts, dropped_prompts
+        self.seed, self.overrides = seed, overrides
         self.accuracy: dict[str, float | None] = {"first": None, "best": None, "last": None}
         self.peak_memory_mb = 0.0
         self.wall_s = 0.0
@@ -102,6 +113,8 @@ class Summary(L.Callback):
             peak_memory_mb=self.peak_memory_mb,
             exit=exit,
             dropped_prompts=self.dropped_prompts,
+            seed=self.seed,
+            overrides=self.overrides,
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch.utilities import rank_zero_only
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 from torch import nn
 
@@ -39,7 +39,6 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
     release = ", freed after scoring the data" if getattr(learner, "precompute", False) else ""
     length = plan.config.trainer.max_iterations
     passes = "" if online else f" = {length * batch.prompts / len(plan.kept.train):.2g} passes over the data"
-    table = Table(title=Text(plan.label), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0))
     lines = {
         "parts": "  ".join(f"{group}={choice}" for group, choice in plan.choices.items() if group in shown),
         main: f"{sizes[main]:.1f}M parameters{trained_part}, {dtype}",
@@ -64,9 +63,21 @@ def show_plan(plan: Plan, learner: Any, directory: RunDir, num_ranks: int = 1, c
         lines["iteration"] += f"; {batch.prompts // num_ranks} prompts on each of {num_ranks} ranks"
     if not online and not learner.reference:
         del lines["reference"]
+    _print(plan.label, lines, console or Console())
+
+
+def _print(title: str, lines: Mapping[str, str], console: Console) -> None:
+    """Print aligned lines: wrapped to the width of a terminal, whole elsewhere."""
+    if not console.is_terminal:
+        width = max(map(len, lines))
+        console.out(title, *(f"{name:<{width}}  {value}" for name, value in lines.items()), sep="\n", highlight=False)
+        return
+    table = Table(
+        Column(), Column(overflow="fold"), title=Text(title), title_justify="left", show_header=False, box=None, padding=(0, 2, 0, 0)
+    )
     for name, value in lines.items():
-        table.add_row(f"[bold]{name}", value)
-    (console or Console()).print(table)
+        table.add_row(Text(name, "bold"), Text(value))
+    console.print(table)
 
 
 def _forward(learner: Any) -> dict[str, str]:

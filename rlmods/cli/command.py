@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
@@ -59,7 +60,10 @@ def command(
             plugins.register()
             name.register()
             result = action()
-            print(result if isinstance(result, str) else dumps(result, indent=indent))
+            print(result if isinstance(result, str) else dumps(result, indent=indent), flush=True)
+    except BrokenPipeError:  # what reads the output has ended, such as `head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest on exit
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(interrupt_message)
 

@@ -30,12 +30,15 @@ def plain_errors() -> Iterator[None]:
     from files in it are shown with their control characters as escapes."""
     try:
         yield
-    except UserError as error:
-        sys.exit(f"error: {printable(str(error))}")
     except Exception as error:
-        if (user_error := explain_plugin_error(error) or explain_override(error)) is None:
+        if (user_error := as_user_error(error)) is None:
             raise
         sys.exit(f"error: {printable(str(user_error))}")
+
+
+def as_user_error(error: Exception) -> UserError | None:
+    """Return the error as a user's mistake, None if it is not one."""
+    return error if isinstance(error, UserError) else explain_plugin_error(error) or explain_override(error)
 
 
 def silence_libraries() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.callbacks.table import show_plan
 from rlmods.callbacks.watchdog import RESUME_HINT
 from rlmods.cli.console import plain_errors, silence_libraries
+from rlmods.cli.sweep import run_member
 from rlmods.config import compose
 from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
@@ -28,18 +28,27 @@ from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_
 from rlmods.types import UserError
 
 
-def main(config: DictConfig) -> None:
-    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted."""
+def main(config: DictConfig) -> float | None:
+    """Train as Hydra's task function; exit with a nonzero status if the run was interrupted. Return the result of a member of a sweep
+    (`run_member`), which a sweeper may maximize."""
     hydra = HydraConfig.get()
     keep_freed_memory()
+    choices, overrides = dict(hydra.runtime.choices), list(hydra.overrides.task)
+    if hydra.mode == RunMode.MULTIRUN:
+        return run_member(config, lambda: _signal_status(run(config, choices, overrides)))
     with plain_errors():
-        if hydra.mode == RunMode.MULTIRUN:
-            _check_sweep(sys.argv[1:])
-        learner = run(config, dict(hydra.runtime.choices), list(hydra.overrides.task))
-    if learner.iteration < learner.max_iterations and graceful_stop(learner.trainer).interrupted:
-        overrides = [override for override in hydra.overrides.task if override.split("=")[0] not in ("run_dir", "resume")]
+        learner = run(config, choices, overrides)
+    if _signal_status(learner):
+        overrides = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
         resume_command = shlex.join(["python", "train.py", *overrides, f"run_dir={config.run_dir}", "resume=auto"])
         _exit_interrupted(learner, RunDir(Path(config.run_dir)), resume_command)
+    return None
+
+
+def _signal_status(learner: Learner) -> int:
+    """Return the exit status of a run that a signal ended, 0 of others."""
+    stop = graceful_stop(learner.trainer)
+    return stop.exit_status if learner.iteration < learner.max_iterations and stop.interrupted else 0
 
 
 def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) -> None:
@@ -53,18 +62,6 @@ def _exit_interrupted(learner: Learner, run_dir: RunDir, resume_command: str) ->
         progress = f"within iteration {learner.iteration + 1}, work after iteration {last_saved} will be repeated"
     print(f"interrupted {progress}; to resume: {resume_command}", file=sys.stderr, flush=True)
     sys.exit(stop.exit_status)
-
-
-def _check_sweep(overrides: Sequence[str]) -> None:
-    """Check that the jobs of a sweep do not share one run directory.
-
-    Raises:
-        UserError: `run_dir` is the same for all jobs.
-    """
-    for override in overrides:
-        if override.startswith("run_dir=") and "," not in override and "${" not in override:
-            folder = override.removeprefix("run_dir=")
-            raise UserError(f"{override} is one directory for all jobs of the sweep: type hydra.sweep.dir={folder}")
 
 
 def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Learner:
@@ -83,7 +80,8 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     num_ranks = plan.num_ranks()
     run_dir = RunDir.open(config, automatic_precision="trainer.precision" in plan.automatic)
     trainer = plan.trainer(
-        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts))], [JsonlLogger(run_dir.metrics, run_dir.iteration)]
+        [Summary(run_dir, plan.label, plan.choices, len(plan.long_prompts), config.seed, overrides)],
+        [JsonlLogger(run_dir.metrics, run_dir.iteration)],
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
     show_plan(plan, learner, run_dir, num_ranks)

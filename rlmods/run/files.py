@@ -64,9 +64,11 @@ def write_summary(
     peak_memory_mb: float,
     exit: str,
     dropped_prompts: int = 0,
+    seed: int | None = None,
+    overrides: Sequence[str] | None = None,
 ) -> None:
     """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
-    number of dropped prompts is written if there are any.
+    number of dropped prompts is written if there are any, seed and overrides if they are known.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -86,6 +88,8 @@ def write_summary(
         "peak_memory_mb": peak_memory_mb,
         "exit": exit,
         **({"dropped_prompts": dropped_prompts} if dropped_prompts else {}),
+        **({} if seed is None else {"seed": seed}),
+        **({} if overrides is None else {"overrides": list(overrides)}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 

@@ -269,9 +269,8 @@ class TestPlugins:
 def test_sweep_has_one_directory_per_run(tmp_path):
     result = train(tmp_path, *RANDOM, "trainer.max_iterations=1", "seed=1,2", "-m")
     assert (result.code, result.err) == (0, "")
-    [sweep] = (tmp_path / "runs").iterdir()
-    runs = sorted(p.parent for p in sweep.glob("*/summary.json"))
-    assert [p.name for p in runs] == ["0", "1"]
+    runs = sorted(p.parent for p in (tmp_path / "runs/sweep").glob("*/summary.json"))
+    assert [next(x for x in p.name.split(",") if x.startswith("seed")) for p in runs] == ["seed=1", "seed=2"]
     assert [OmegaConf.load(run / "config.yaml").seed for run in runs] == [1, 2]
     texts = [(run / "samples/iteration_000001.jsonl").read_text() for run in runs]
     assert texts[0] != texts[1]
@@ -302,7 +301,7 @@ def test_ctrl_c_ends_the_iteration_and_the_run_can_be_resumed(tmp_path):
 
 def test_sweep_with_one_run_dir_is_refused(tmp_path):
     result = train(tmp_path, "seed=1,2", "run_dir=here", "-m")
-    assert_refused(result, "run_dir=here is one directory for all jobs of the sweep", "type hydra.sweep.dir=here")
+    assert_refused(result, "run_dir=here is one directory for all members of the sweep", "type hydra.sweep.dir=here")
     assert not (tmp_path / "here").exists()
 
 

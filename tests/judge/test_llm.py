@@ -148,13 +148,13 @@ BROKEN = {
 class TestRetries:
     def test_failed_requests_are_repeated(self, reply):
         with serve(in_turn(reply, reply, "A")) as server:
-            llm = judge(server.url, swap=False, timeout_s=0.5)
+            llm = judge(server.url, swap=False)
             assert llm(PROMPT, "x", "y") == 1.0
             assert llm.counts == {"requests": 3, "retries": 2}
 
     def test_last_failure_is_a_one_line_error(self, reply):
         with serve(in_turn(reply)) as server, pytest.raises(UserError) as error:
-            judge(server.url, swap=False, timeout_s=0.5)(PROMPT, "x", "y")
+            judge(server.url, swap=False)(PROMPT, "x", "y")
         assert len(server.bodies) == 3
         assert str(error.value).startswith(f"judge.url={server.url}: ")
         assert "after 3 tries" in str(error.value)

@@ -1,0 +1,197 @@
+"""Sweeps (`train.py -m`): all members are checked before the first starts, and the same command again runs those that are not finished.
+
+The directory of a member is named by its overrides, so a larger grid keeps the members of a smaller one.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hydra._internal.core_plugins.basic_launcher import BasicLauncher
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.experimental.callback import Callback
+from omegaconf import DictConfig, OmegaConf, open_dict
+
+from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
+from rlmods.config import compose
+from rlmods.run.printable import printable
+from rlmods.types import UserError
+
+AGAIN = "type the same command again to run the members that are not finished"
+
+
+class MemberError(UserError):
+    """A member of a sweep failed; its reason has been printed."""
+
+
+@dataclass
+class Sweep:
+    """The members of the sweep that this process started."""
+
+    folder: Path | None = None
+    """Directory of the sweep; None: there is no sweep."""
+    members: list[Path] = field(default_factory=list)
+    """Directory of each member, in the order in which they run. Empty if the sweeper chooses them while it runs (Optuna)."""
+
+
+_sweep = Sweep()
+
+
+class CheckMembers(Callback):
+    """Hydra callback that composes and checks every member of a grid before the first starts."""
+
+    def on_multirun_start(self, config: DictConfig, **kwargs: Any) -> None:
+        """
+        Raises:
+            SystemExit: a member is refused; the message names it.
+        """
+        with plain_errors():
+            silence_libraries()
+            _sweep.folder = Path(config.hydra.sweep.dir)
+            _check_run_dir(config.hydra.overrides.task)
+            if config.hydra.sweeper._target_.rpartition(".")[2] == BasicSweeper.__name__:
+                _sweep.members = check_members(config)
+
+
+def check_members(config: DictConfig) -> list[Path]:
+    """Compose and check the members of a grid, and return their directories.
+
+    Raises:
+        UserError: a member is refused, or two have the same overrides.
+    """
+    loader = GlobalHydra.instance().config_loader()
+    params = [f"{key}={value}" for key, value in (config.hydra.sweeper.params or {}).items()]
+    typed = OmegaConf.to_container(config.hydra.overrides.task, resolve=False)
+    assert isinstance(typed, list)
+    grid = OverridesParser.create(config_loader=loader).parse_overrides([*params, *typed])
+    [members] = BasicSweeper.split_arguments(grid, max_batch_size=None)
+    print(f"checking {len(members)} members of the sweep", flush=True)
+    folders: dict[Path, Sequence[str]] = {}
+    started = HydraConfig.instance().cfg
+    try:
+        for overrides in members:
+            member = loader.load_sweep_config(config, list(overrides))
+            with open_dict(member):
+                member.hydra.job.num = member.hydra.job.id = len(folders)
+            HydraConfig.instance().set_config(member)
+            folder = Path(member.hydra.sweep.dir) / member.hydra.sweep.subdir
+            if folder in folders:
+                raise UserError(f"two members of the sweep have the directory {folder}: drop a value that is given twice")
+            folders[folder] = overrides
+            task = copy.deepcopy(member)
+            with open_dict(task):
+                del task["hydra"]
+            with plain_member(overrides):
+                compose.plan(task, dict(member.hydra.runtime.choices), list(overrides))
+    finally:
+        HydraConfig.instance().cfg = started
+    return list(folders)
+
+
+@contextmanager
+def plain_member(overrides: Sequence[str]) -> Iterator[None]:
+    """Begin the message of a user's mistake with the overrides of the member."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"member {' '.join(overrides)}: {error}") from error
+
+
+def _check_run_dir(overrides: Sequence[str]) -> None:
+    """
+    Raises:
+        UserError: `run_dir` is the same for all members.
+    """
+    for override in overrides:
+        if override.startswith("run_dir=") and "," not in override and "${" not in override:
+            folder = override.removeprefix("run_dir=")
+            raise UserError(f"{override} is one directory for all members of the sweep: type hydra.sweep.dir={folder}")
+
+
+def run_member(config: DictConfig, train: Callable[[], int]) -> float:
+    """Run a member of a sweep unless it is finished, and return its best `val/accuracy`, NaN without validation.
+
+    Args:
+        train: trains; returns the exit status of a run that a signal ended, 0 of others.
+
+    Raises:
+        MemberError: it failed. The reason has been printed; the sweep goes on.
+        SystemExit: a signal ended it, and with it the sweep, if members run one after the other.
+    """
+    folder = Path(config.run_dir)
+    if is_finished(folder):
+        print(f"{folder}: finished already", flush=True)
+        return best_accuracy(folder)
+    if config.resume is None and (folder / "config.yaml").exists():
+        config.resume = "auto"
+    try:
+        status = train()
+    except Exception as error:
+        user_error = as_user_error(error)
+        if user_error is None:
+            sys.excepthook(type(error), error, error.__traceback__)
+        reason = printable(str(user_error or f"{type(error).__name__}: {error}"))
+        print(f"error: {folder}: {reason}", file=sys.stderr, flush=True)
+        raise MemberError(f"{folder} failed: {reason}; {AGAIN}") from error
+    if status:
+        if HydraConfig.get().launcher._target_.rpartition(".")[2] == BasicLauncher.__name__:
+            print(f"the sweep is interrupted: {AGAIN}", file=sys.stderr, flush=True)
+            sys.exit(status)
+        raise MemberError(f"{folder} was interrupted: {AGAIN}")
+    return best_accuracy(folder)
+
+
+def is_finished(folder: Path) -> bool:
+    """Return True if the run in this directory has trained all its iterations, or a callback ended it."""
+    return read_summary(folder).get("exit") == "finished"
+
+
+def best_accuracy(folder: Path) -> float:
+    """Return a run's best `val/accuracy`, NaN if there is none."""
+    accuracy = read_summary(folder).get("val/accuracy")
+    best = accuracy.get("best") if isinstance(accuracy, dict) else None
+    return float(best) if isinstance(best, int | float) else float("nan")
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return a run's `summary.json`, empty if there is none that can be read."""
+    try:
+        summary = json.loads((folder / "summary.json").read_text())
+    except (OSError, ValueError):
+        return {}
+    return summary if isinstance(summary, dict) else {}
+
+
+@contextmanager
+def summary() -> Iterator[None]:
+    """After the block, print a line for each member of the sweep that ran in it, if one did."""
+    try:
+        yield
+    finally:
+        folder = _sweep.folder
+        if folder is not None and (members := [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]):
+            print("\n".join([f"{folder}:", *member_lines(members)]), flush=True)
+
+
+def member_lines(members: Sequence[Path]) -> list[str]:
+    """Return a line for each member: its directory, how it ended, iterations, and the first, best and last validation."""
+    width = max(len(member.name) for member in members)
+    return [f"  {member.name:<{width}}  {_outcome(read_summary(member))}" for member in members]
+
+
+def _outcome(summary: dict[str, Any]) -> str:
+    exit, iterations = printable(str(summary.get("exit", "not finished"))), summary.get("iterations", 0)
+    accuracy = summary.get("val/accuracy")
+    values = {key: accuracy.get(key) for key in ("first", "best", "last")} if isinstance(accuracy, dict) else {}
+    shown = " ".join(f"{key} {value:.3f}" for key, value in values.items() if isinstance(value, int | float))
+    return f"{exit}, {iterations} iterations{f', val/accuracy {shown}' if shown else ''}"

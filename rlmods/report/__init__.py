@@ -1,0 +1,1 @@
+"""Report on runs: one HTML file that opens without a network (`python -m rlmods.report DIR...`)."""

@@ -1,0 +1,241 @@
+"""Statistics of comparisons between runs: intervals of means and of paired differences, tests, and tests that look several times.
+
+Runs with the same seed have the same prompts and the same random numbers, so their difference varies less than each of them, and
+comparisons are paired by seed, or by prompt.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its confidence interval."""
+
+    mean: float
+    low: float
+    """-inf if a single value says nothing about the spread."""
+    high: float
+    """inf if a single value says nothing about the spread."""
+    num_values: int
+    """Number of values, or of pairs."""
+
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
+
+    @property
+    def is_bounded(self) -> bool:
+        """True if there were enough values for an interval."""
+        return math.isfinite(self.low) and math.isfinite(self.high)
+
+
+def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+    """Return the mean and its t interval, mean ± t(1 - (1 - confidence) / 2, n - 1) s / sqrt(n), with the sample standard deviation s.
+
+    It holds for normal values. One value gives an infinite interval.
+
+    Raises:
+        ValueError: no values, a value that is not finite, or a confidence outside (0, 1).
+    """
+    x = _finite(values)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: must be between 0 and 1")
+    mean = float(x.mean())
+    if len(x) == 1:
+        return Interval(mean, -math.inf, math.inf, 1)
+    half = t_quantile(0.5 + confidence / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
+    return Interval(mean, mean - half, mean + half, len(x))
+
+
+def paired_difference(a: Mapping[K, float], b: Mapping[K, float], confidence: float = 0.95) -> Interval:
+    """Return the interval of the mean of `b - a` over the keys (seeds) that both have.
+
+    Raises:
+        ValueError: they have no key in common, or as in `mean_interval`.
+    """
+    return mean_interval(paired(a, b), confidence)
+
+
+def paired(a: Mapping[K, float], b: Mapping[K, float]) -> list[float]:
+    """Return `b - a` for each key that both have, in the order of `a`.
+
+    Raises:
+        ValueError: they have no key in common.
+    """
+    if not (common := [key for key in a if key in b]):
+        raise ValueError(f"no key in common: {sorted(map(str, a))} and {sorted(map(str, b))}")
+    return [b[key] - a[key] for key in common]
+
+
+def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, num_resamples: int = 10_000, seed: int = 0) -> Interval:
+    """Return the mean and its percentile bootstrap interval, for many values of any distribution.
+
+    Source: Efron and Tibshirani, An Introduction to the Bootstrap, 1993, section 13.3. One value gives an infinite interval.
+
+    Raises:
+        ValueError: as in `mean_interval`.
+    """
+    x = _finite(values)
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence={confidence}: must be between 0 and 1")
+    mean = float(x.mean())
+    if len(x) == 1:
+        return Interval(mean, -math.inf, math.inf, 1)
+    generator = np.random.default_rng(seed)
+    chunk = max(1, 2**22 // len(x))
+    sizes = [min(chunk, num_resamples - start) for start in range(0, num_resamples, chunk)]
+    means = np.concatenate([x[generator.integers(0, len(x), (size, len(x)))].mean(1) for size in sizes])
+    low, high = np.quantile(means, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return Interval(mean, float(low), float(high), len(x))
+
+
+def paired_t_test(differences: Sequence[float]) -> float:
+    """Return the two-sided p-value of Student's test that the mean of the differences is 0; 1 for a single one.
+
+    Differences that are all 0 give 1, equal ones other than 0 give 0.
+
+    Raises:
+        ValueError: no differences, or one that is not finite.
+    """
+    x = _finite(differences)
+    return 1.0 if len(x) == 1 else float(t_test_p(t_statistic(x[None]), len(x) - 1)[0])
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return p-values adjusted for their number by Holm's step-down method, which bounds the probability of any false rejection.
+
+    p'_(i) = max over j <= i of min(1, (m - j + 1) p_(j)) for the sorted p_(1) <= ... <= p_(m). Source: Holm, 1979.
+    """
+    adjusted, largest = [0.0] * len(p_values), 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        adjusted[i] = largest
+    return adjusted
+
+
+@dataclass(frozen=True)
+class SequentialTest:
+    """A paired t test after each of several numbers of pairs, whose probability of any false rejection is `alpha`.
+
+    All tests reject at the same nominal level (Pocock, 1977): the `alpha` quantile of the smallest p-value of the tests under the null
+    hypothesis. Its distribution depends on no parameter of normal differences and is simulated with a fixed seed.
+
+    Raises:
+        ValueError: fewer than two pairs at the first test, no tests, or an alpha outside (0, 1).
+    """
+
+    first: int = 3
+    """Number of pairs at the first test."""
+    last: int = 10
+    """Number of pairs at the last one; there is a test after each pair between."""
+    alpha: float = 0.05
+    """Probability that any test rejects if the mean difference is 0."""
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.first <= self.last:
+            raise ValueError(f"first={self.first}, last={self.last}: needs 2 <= first <= last")
+        if not 0 < self.alpha < 1:
+            raise ValueError(f"alpha={self.alpha}: must be between 0 and 1")
+
+    @property
+    def level(self) -> float:
+        """Nominal level of each test."""
+        return _nominal_level(self.first, self.last, self.alpha)
+
+    def __call__(self, differences: Sequence[float]) -> Interval:
+        """Return the interval after these differences: those of all tests hold together with probability `1 - alpha`. Infinite before the
+        first test."""
+        if len(differences) < self.first:
+            mean = float(_finite(differences).mean())
+            return Interval(mean, -math.inf, math.inf, len(differences))
+        return mean_interval(differences, 1 - self.level)
+
+    def decides(self, differences: Sequence[float]) -> bool:
+        """Return True if the interval excludes 0, or no test is left."""
+        return 0.0 not in self(differences) or len(differences) >= self.last
+
+
+@lru_cache(maxsize=64)
+def _nominal_level(first: int, last: int, alpha: float, num_simulations: int = 100_000) -> float:
+    generator = np.random.default_rng(0)
+    smallest = np.ones(num_simulations)
+    sums, squares = np.zeros(num_simulations), np.zeros(num_simulations)
+    for n in range(1, last + 1):
+        x = generator.standard_normal(num_simulations)
+        sums, squares = sums + x, squares + x * x
+        if n >= first:
+            variance = (squares - sums**2 / n) / (n - 1)
+            smallest = np.minimum(smallest, t_test_p(sums / np.sqrt(n * variance), n - 1))
+    return float(np.quantile(smallest, alpha))
+
+
+def t_statistic(x: Array) -> Array:
+    """Return mean / (s / sqrt(n)) of each row of n values: 0 where all are 0, infinite where all are equal."""
+    mean, spread = x.mean(-1), x.std(-1, ddof=1)
+    # The rounding of equal values, of the size of their unit in the last place, is no spread.
+    spread = np.where(spread <= 1e-12 * np.abs(x).max(-1), 0.0, spread)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        t = mean * math.sqrt(x.shape[-1]) / spread
+    return np.where(spread > 0, t, np.where(mean == 0, 0.0, np.copysign(np.inf, mean)))
+
+
+def t_test_p(t: Array | float, df: int) -> Array:
+    """Return P(|T| >= |t|) for Student's t with a whole number of degrees of freedom.
+
+    The finite series of Abramowitz and Stegun, 26.7.3 and 26.7.4, in theta = arctan(t / sqrt(df)).
+
+    Raises:
+        ValueError: fewer than one degree of freedom.
+    """
+    if df < 1:
+        raise ValueError(f"df={df}: must be at least 1")
+    theta = np.arctan(np.abs(np.asarray(t, dtype=np.float64)) / math.sqrt(df))
+    cosine = np.cos(theta)
+    odd = df % 2
+    term = cosine.copy() if odd else np.ones_like(theta)
+    series = np.zeros_like(theta)
+    for k in range(2 + odd, df + 1, 2):  # powers of the cosine up to df - 2
+        series = series + term
+        term = term * cosine**2 * (k - 1) / k
+    inner = (theta + np.sin(theta) * series) * 2 / math.pi if odd else np.sin(theta) * series
+    result: Array = np.clip(1.0 - inner, 0.0, 1.0)
+    return result
+
+
+@lru_cache(maxsize=1024)
+def t_quantile(p: float, df: int) -> float:
+    """Return the quantile of Student's t, by bisection of `t_test_p`.
+
+    Raises:
+        ValueError: p outside [0.5, 1), or fewer than one degree of freedom.
+    """
+    if not 0.5 <= p < 1:
+        raise ValueError(f"p={p}: must be at least 0.5 and below 1")
+    tail = 2 * (1 - p)
+    low, high = 0.0, 1.0
+    while t_test_p(high, df) > tail:
+        low, high = high, 2 * high
+    for _ in range(100):
+        middle = (low + high) / 2
+        low, high = (middle, high) if t_test_p(middle, df) > tail else (low, middle)
+    return (low + high) / 2
+
+
+def _finite(values: Sequence[float]) -> Array:
+    x = np.asarray(list(values), dtype=np.float64)
+    if not len(x):
+        raise ValueError("no values")
+    if not np.isfinite(x).all():
+        raise ValueError("a value is not finite")
+    return x
