@@ -184,14 +184,18 @@ class Response:
     """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
     """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it. Of several turns also
-    `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`), and `rewritten`, True if it was truncated because
-    the chat template would have written its turns in another way."""
+    `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`)."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt on."""
     mask: Sequence[bool] | None = None
     """True for each token that the policy sampled, False for those of observations; None: all are sampled."""
     turns: Sequence[Turn] = ()
     """The turns of the policy, if an environment replies to them; empty for a response of one turn."""
+    cuts: Sequence[int] = ()
+    """Indices in `tokens`, increasing, at which the context begins anew, because the chat template writes earlier turns in another way once
+    an observation follows. From a cut to the next turn, `tokens` are those of the whole conversation, prompt and observation included, as
+    the template writes it then. Neither they nor later tokens depend on what is before the cut. The parts between cuts are the segments of
+    the response."""
 
     @property
     def num_sampled(self) -> int:
@@ -321,6 +325,9 @@ class Experience(Rows):
     origin: TokenInts | None = None
     """The response in which each token was sampled, by a number that is unique in its group: rows of a group hold the same sampled token in
     a column iff they have the same origin there. None if no response branches off from another one."""
+    cuts: TokenMask | None = None
+    """True on the first token of each segment but the first (`Response.cuts`). Tokens depend on those of their segment only; all else
+    treats the segments of a row as one response. None if no response has a cut."""
     routed_experts: RoutedExperts | None = None
     """Experts chosen by each router at each token for `old_logprobs` (int16); -1: not computed yet. None for dense models."""
 
@@ -329,8 +336,13 @@ class Experience(Rows):
 
     @property
     def forward_tokens(self) -> RowInts:
-        """Number of tokens in a forward of the row alone."""
-        return self.lengths
+        """Number of tokens in a forward of the row alone, in which the segments of a row are padded to its longest."""
+        if self.cuts is None:
+            return self.lengths
+        columns = torch.arange(self.cuts.shape[1], device=self.cuts.device).expand_as(self.cuts)
+        first = torch.where(self.cuts, columns, 0).cummax(1).values
+        longest = torch.where(columns < self.lengths[:, None], columns - first + 1, 0).amax(1)
+        return longest * (1 + self.cuts.sum(1))
 
     @property
     def loss_counts(self) -> Int[Tensor, " 2"]:
@@ -353,12 +365,15 @@ class Experience(Rows):
 
     @staticmethod
     def concat(parts: Sequence[Experience]) -> Experience:
-        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it, apart from `origin`: rows without one
-        share no tokens. Parts without rows are left out: their width would change how sums over the batch round."""
+        """Concatenate rows, padded to the widest. An optional field stays only if all parts have it, apart from `origin` and `cuts`: rows
+        without them share no tokens and have no cuts. Parts without rows are left out: their width would change how sums over the batch
+        round."""
         parts = [part for part in parts if len(part)] or parts[:1]
         width = max(part.tokens.shape[1] for part in parts)
         if any(part.origin is not None for part in parts):
             parts = [part if part.origin is not None else replace(part, origin=part.own_origin) for part in parts]
+        if any(part.cuts is not None for part in parts):
+            parts = [part if part.cuts is not None else replace(part, cuts=torch.zeros_like(part.mask)) for part in parts]
 
         def join(name: str) -> Tensor | None:
             columns = [getattr(part, name) for part in parts]

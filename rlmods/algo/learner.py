@@ -21,6 +21,7 @@ from rlmods.distributed.collectives import Ranks, all_gather
 from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
+from rlmods.rollout.turns import num_added_tokens
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
@@ -152,7 +153,12 @@ class Learner(L.LightningModule):
         if not self.samples_responses:
             return shapes
         limit, candidates = getattr(self.rollout, "max_tokens", 1), self.batch.samples // self.rows_per_prompt(self.batch)
-        return [RowShape(shape.prompt, max(shape.response, limit), candidates) for shape in shapes]
+        return [RowShape(shape.prompt + self.num_added_tokens, max(shape.response, limit), candidates) for shape in shapes]
+
+    @cached_property
+    def num_added_tokens(self) -> int:
+        """Number of tokens that an environment adds to prompts."""
+        return num_added_tokens(self.policy, self.rollout, self.splits.train)
 
     @cached_property
     def shapes(self) -> list[RowShape]:

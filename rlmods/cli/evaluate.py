@@ -28,6 +28,7 @@ from rlmods.rollout.turns import over_turns
 from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
 from rlmods.training.evaluation import Validation, values_by_prompt, with_settings
+from rlmods.training.segments import forward
 from rlmods.types import Prompt, Scores, UserError
 
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
@@ -126,7 +127,7 @@ def kl_from(reference: Policy, policy: Policy, rollout: Any, prompts: Sequence[P
     total = 0.0
     for indices in pack(rows.forward_tokens, token_budget):
         micro = rows.select(indices).trim()
-        logprobs, ref_logprobs = (x(micro.tokens, micro.mask, temperature=rollout.temperature).logprobs for x in (policy, reference))
+        logprobs, ref_logprobs = (forward(x, micro, temperature=rollout.temperature).logprobs for x in (policy, reference))
         total += float((logprobs - ref_logprobs).double().sum())
     return total / max(1, int(rows.mask.sum()))
 

@@ -138,7 +138,7 @@ def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -
     for segment in found:
         row, is_last = rows[segment.response], segment is found[-1]
         advantage = ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages) if segment.advantages else ""
-        line = f"tokens {segment.begin}-{segment.end}  {_summary([rows[j] for j in segment.members])}{advantage}"
+        line = f"tokens {segment.begin}-{segment.end}{_cuts(row, segment.begin, segment.end)}  {_summary([rows[j] for j in segment.members])}{advantage}"
         if not segment.children:
             line = f"response {segment.response}  {line}  {row['finish']}  {_shorten(row['response'])}"
         for d in segment.decisions:
@@ -169,6 +169,13 @@ def _advantages(row: Row, begin: int, end: int) -> list[float]:
     if runs is None:
         return [] if row.get("advantage") is None else [row["advantage"]]
     return list(dict.fromkeys(value for first, last, value in runs if first < end and last > begin))
+
+
+def _cuts(row: Row, begin: int, end: int) -> str:
+    """Return the cuts of a segment of the tree, at which the context of the response begins anew (`Response.cuts`)."""
+    cuts = row.get("cuts")
+    found = [str(cut) for cut in cuts if type(cut) is int and begin <= cut < end] if isinstance(cuts, list) else []
+    return f" (cut at {', '.join(found)})" if found else ""
 
 
 def _shorten(text: str) -> str:

@@ -17,7 +17,7 @@ from rlmods.distributed import strategy
 from rlmods.distributed.deferred import defer_loading
 from rlmods.distributed.precision import Precision, choose, device_type
 from rlmods.policy.base import Policy
-from rlmods.rollout.turns import bind
+from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
@@ -70,10 +70,9 @@ class Plan:
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         splits = self._leave_out_long_prompts(policy)
         rollout = self.parts.get("rollout")
-        environment = getattr(rollout, "environment", None)  # only of a rollout over turns
-        limit = "rollout.max_tokens" if environment is None else "environment.max_tokens"
+        limit = "environment.max_tokens" if isinstance(rollout, MultiTurn) else "rollout.max_tokens"
         prompts = (*splits.train, *splits.val)
-        added = num_added_tokens(policy, environment, prompts) if environment is not None else 0
+        added = num_added_tokens(policy, rollout, prompts)
         check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added)
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
@@ -172,15 +171,6 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
         advice = f"type {group}.max_prompt_tokens={max(lengths)}, which keeps all"
         raise UserError(f"{group}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: {advice}")
     return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
-
-
-def num_added_tokens(policy: Policy, environment: Any, prompts: Sequence[Prompt]) -> int:
-    """Return the number of tokens by which an environment makes the first prompt longer: its instructions and the schemas of its tools."""
-    if not prompts:
-        return 0
-    episode = bind(environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
-    shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
-    return len(shown) - len(policy.encode(prompts[0]))
 
 
 def check_context(

@@ -19,7 +19,7 @@ from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
 from rlmods.policy.cpu_linear import packed_layers
 from rlmods.rollout import VLLM, VLLMServer
-from rlmods.rollout.turns import MultiTurn
+from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.row_shape import row_shape
 from rlmods.types import Prompt, UserError
 
@@ -170,6 +170,7 @@ def microbatches(plan: Plan, encoder: Any, train: Sequence[Prompt], ranks: int) 
     prompt, response, candidates = (max(sizes) for sizes in zip(*rows, strict=True))
     length, num = max(p + r for p, r, _ in rows), batch.prompts // ranks * candidates
     if algorithm.samples_responses:
+        prompt += num_added_tokens(encoder, plan.parts["rollout"], train)
         response = max(response, plan.parts["rollout"].max_tokens)
         length, num = prompt + response, batch.prompts // ranks * batch.samples
         candidates = batch.samples // algorithm.rows_per_prompt(batch)
@@ -207,7 +208,8 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     shapes = {}
     for stage, (prompts, available, samples) in (stages | {"validation": (val, len(val), max(1, settings.samples))}).items():
         num = min(-(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples))
-        shapes[stage] = (num, Rows(num * samples, _longest(encoder, prompts) + rollout.max_tokens, rollout.max_tokens))
+        prompt = _longest(encoder, prompts) + num_added_tokens(encoder, rollout, prompts)
+        shapes[stage] = (num, Rows(num * samples, prompt + rollout.max_tokens, rollout.max_tokens))
     return shapes
 
 

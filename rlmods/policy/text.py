@@ -82,13 +82,17 @@ class TokenizerMixin:
             raise UserError(f"prompt {prompt.id}: {describe_unknown_role(unknown[0])}")
         messages: Any = [dict(message) for message in prompt.messages]
         checked = [message for message in messages if not (self.control_tokens_in_data and message["role"] == "assistant")]
-        if not any(self._spells_control_token(text) for text in _texts(checked)):
+        if not any(self._spells_control_token(text) for text in texts_of(checked)):
             return self._ids(render(self.tokenizer, messages, f"prompt {prompt.id}", tools=tools))
-        [mark] = self.unused_characters(_texts(messages), 1)
-        if any(self._spells_control_token(part) for text in _texts(checked) for part in self._without_control_tokens(text)):
+        [mark] = self.unused_characters(texts_of(messages), 1)
+        if any(self._spells_control_token(part) for text in texts_of(checked) for part in self._without_control_tokens(text)):
             raise UserError(f"prompt {prompt.id}: the tokenizer makes a control token of text that spells none: leave the row out")
-        cut = [_map_texts(m, lambda text: mark.join(self._without_control_tokens(text))) if m in checked else m for m in messages]
+        cut = [self.cut_control_tokens(m, mark) if m in checked else m for m in messages]
         return self.ids_of_rendered(render(self.tokenizer, cut, f"prompt {prompt.id}", tools=tools), mark)
+
+    def cut_control_tokens(self, message: Mapping[str, Any], mark: str) -> dict[str, Any]:
+        """Return a chat message with a `mark` within each control token that its texts spell, so that they are encoded without one."""
+        return dict(_map_texts(message, lambda text: mark.join(self._without_control_tokens(text))))
 
     def ids_of_rendered(self, text: str, mark: str) -> list[int]:
         """Return the token ids of a rendered text. A token does not extend over a `mark`, which is left out."""
@@ -277,16 +281,16 @@ def render(
         raise UserError(f"{name}: the chat template of this model fails on the roles {roles} ({cause}): {hint}") from error
 
 
-def _texts(value: Any) -> Iterator[str]:
+def texts_of(value: Any) -> Iterator[str]:
     """Yield the texts of nested lists and dicts, with the keys of the dicts."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
         for item in value.items():
-            yield from _texts(item)
+            yield from texts_of(item)
     elif isinstance(value, Iterable):
         for item in value:
-            yield from _texts(item)
+            yield from texts_of(item)
 
 
 def _map_texts(value: Any, function: Callable[[str], str]) -> Any:

@@ -36,12 +36,13 @@ class MultiTurn:
 
     All responses of a call go through their turns together: one round samples a turn of each, and the environment replies to those of a
     batch in threads while the next batch is sampled. The ids of a response grow by what is sampled and by what is observed, and are never
-    encoded again. What is sampled depends on the weights, the ids so far and on (seed, prompt id, how often that id occurred before,
+    encoded again, unless the chat template writes earlier turns in another way: then the next turn continues a context of its own
+    (`Response.cuts`). What is sampled depends on the weights, the ids so far and on (seed, prompt id, how often that id occurred before,
     sample, iteration, position), up to rounding, which depends on the other rows; the order in which tools return changes nothing.
 
     A response ends when the environment ends it, and is truncated (`finish="length"`) at the limit on the tokens of a turn, after
-    `environment.max_turns` turns, and if the next observation would leave no room for a turn within `environment.max_tokens` tokens. Its
-    last token is always a sampled one.
+    `environment.max_turns` turns, and if the next observation would leave no room for a turn within `environment.max_tokens` tokens or the
+    model's context. Its last token is always a sampled one.
 
     With `branching`, some of the responses to a prompt begin as prefixes of others, up to and including an observation (`BranchPlan`).
     Their episodes go on from copies of the episode at that point (`copy.deepcopy`).
@@ -125,7 +126,7 @@ class MultiTurn:
 
         Raises:
             UserError: a prompt is empty or leaves no room for a response, the policy's logits are not finite, or the chat template refuses
-                the messages of the environment or writes earlier turns in another way when they follow.
+                the messages of the environment.
         """
         if (policy := self._policy) is None:
             raise RuntimeError("generate() before sync(): there is no policy to sample from")
@@ -157,10 +158,6 @@ class MultiTurn:
                     progress.done += row.done
                 active = [row for group in groups for row in group.next_rows()]
         rows = [row for group in groups for row in group.rows]
-        if not any(row.observed for row in rows) and any(row.observed is False for row in rows):
-            problem = "the chat template of this model writes earlier turns in another way once an observation follows"
-            reason = "as those do that leave out thoughts, so their token ids would not be those sampled"
-            raise UserError(f"environment: {problem}, {reason}: type environment=single_turn")
         return [row.response(iteration) for row in rows]
 
     @property
@@ -179,9 +176,8 @@ class MultiTurn:
             conversation = Conversation.begin(policy, shown, episode.tools)
             max_turn_tokens = min(int(self.rollout.max_tokens), self.max_tokens)
             encoded = encode_prompt(policy, shown, occurrence, max_turn_tokens, max_length, tools=episode.tools)
-            context = min(policy.context_length, max_length or policy.context_length)
-            room = min(self.max_tokens, context - len(encoded.tokens))
-            return _Row(prompt, encoded, sample, episode, conversation, max_turn_tokens, room)
+            context_length = min(policy.context_length, max_length or policy.context_length)
+            return _Row(prompt, encoded, sample, episode, conversation, max_turn_tokens, self.max_tokens, context_length)
 
         if self.branching is None:
             return _Group(begin, samples)
@@ -205,6 +201,16 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
+def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) -> int:
+    """Return the number of tokens by which the environment of a rollout makes the first prompt longer: its instructions and the schemas of
+    its tools. 0 for a rollout without an environment."""
+    if not prompts or not isinstance(rollout, MultiTurn):
+        return 0
+    episode = bind(rollout.environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
+    shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
+    return len(shown) - len(policy.encode(prompts[0]))
+
+
 @dataclass
 class _Row:
     """A response in progress."""
@@ -217,7 +223,9 @@ class _Row:
     conversation: Conversation
     max_turn_tokens: int
     max_tokens: int
-    """Maximum number of tokens of the response, observations included."""
+    """Maximum number of tokens of the response, observations included, without what contexts after cuts repeat."""
+    context_length: int
+    """Maximum number of tokens of a prompt or context and what follows."""
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     mask: list[bool] = field(default_factory=list)
@@ -228,22 +236,34 @@ class _Row:
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """Decisions about branches of this response, for the sample log."""
     done: bool = False
-    observed: bool | None = None
-    """False if the response ends because the chat template would write its turns in another way once an observation follows; None if there
-    was no observation."""
+    cuts: list[int] = field(default_factory=list)
+    """Indices of the tokens at which the context begins anew."""
+    num_repeated: int = 0
+    """Number of tokens of contexts after cuts, without the observations that they end with."""
     ended: bool = False
     """True if the environment ended the episode."""
 
     def copied(self, **changes: Any) -> _Row:
         """Return a copy, with other values of some fields, that goes on without an effect on this response."""
         parts: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in ("episode", "conversation")}
-        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("tokens", "logprobs", "mask", "turns")}
+        lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("tokens", "logprobs", "mask", "turns", "cuts")}
         return replace(self, **parts, **lists, entropies=(), decisions=[], **changes)
 
     def context(self, num_entropies: int = 0) -> Context:
         """Return the ids that the next turn continues."""
-        limit = min(self.max_turn_tokens, self.max_tokens - len(self.tokens))
-        return Context(self.encoded, [*self.encoded.tokens, *self.tokens], [self.sample], limit, len(self.tokens), num_entropies)
+        ids = self.segment
+        limit = min(self.max_turn_tokens, self.max_tokens - self.num_counted, self.context_length - len(ids))
+        return Context(self.encoded, ids, [self.sample], limit, len(self.tokens), num_entropies)
+
+    @property
+    def segment(self) -> list[int]:
+        """The ids that the policy has read: from the prompt on, or from the last cut on."""
+        return self.tokens[self.cuts[-1] :] if self.cuts else [*self.encoded.tokens, *self.tokens]
+
+    @property
+    def num_counted(self) -> int:
+        """Number of tokens that `max_tokens` limits."""
+        return len(self.tokens) - self.num_repeated
 
     def sampled(self, policy: Policy, continuation: Continuation) -> Turn:
         """Append the sampled tokens of a turn."""
@@ -265,14 +285,15 @@ class _Row:
             return
         assert reply.messages is not None
         has_eos = self.tokens[-1] in policy.eos_ids
-        observed = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
-        self.observed = observed is not None
-        if observed is None:
+        new, context = self.conversation.observe(policy, turn.raw, has_eos, reply.messages)
+        observed = new if context is None else context
+        length = len(observed) if context is not None else len(self.segment) + len(new)
+        if self.num_counted + len(new) >= self.max_tokens or length >= self.context_length:
             self.done = True
             return
-        if len(self.tokens) + len(observed) >= self.max_tokens:
-            self.done = True
-            return
+        if context is not None:
+            self.cuts.append(len(self.tokens))
+            self.num_repeated += len(context) - len(new)
         self.tokens += observed
         self.logprobs += [0.0] * len(observed)
         self.mask += [False] * len(observed)
@@ -291,11 +312,11 @@ class _Row:
                 "sample": self.sample,
                 "iteration": iteration,
                 **({"decisions": self.decisions} if self.decisions else {}),
-                **({"rewritten": True} if self.observed is False else {}),
             },
             branch=self.branch,
             mask=self.mask[:stop],
             turns=tuple(self.turns),
+            cuts=tuple(cut for cut in self.cuts if cut < stop),
         )
 
 

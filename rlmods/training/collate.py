@@ -48,11 +48,13 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
 
     An outcome reward is placed on the last sampled token, rewards by step on the last token of each step (`steps`). The mask of an unscored
     row is empty; tokens of observations are masked in all rows. `old_logprobs` are NaN: not computed yet. `sampler_version` is
-    `meta["iteration"]` of a response, by default `policy_version`. `origin` is that of the responses' branches; None if there are none.
+    `meta["iteration"]` of a response, by default `policy_version`. `origin` is that of the responses' branches, and `cuts` has their cuts;
+    None if there are none.
 
     Raises:
         UserError: a response has another number of log-probabilities, or of values of its mask, than of tokens, a reward on a token that
-            was not sampled, an iteration that is not a whole number, or a branch that is not a prefix of its parent.
+            was not sampled, an iteration that is not a whole number, a branch that is not a prefix of its parent, or a cut that is not
+            followed by a context.
     """
     for r in responses:
         for name, values in {"behavior_logprobs": r.behavior_logprobs, "mask": r.mask}.items():
@@ -100,7 +102,20 @@ def collate(responses: Sequence[Response], scores: Scores, group: Tensor, *, pol
         group=group,
         steps=steps,
         origin=_origins(responses, group.tolist(), shape) if any(r.branch for r in responses) else None,
+        cuts=_cuts(responses, shape) if any(r.cuts for r in responses) else None,
     )
+
+
+def _cuts(responses: Sequence[Response], shape: tuple[int, int]) -> Tensor:
+    """Return `Experience.cuts`."""
+    cuts = torch.zeros(shape, dtype=torch.bool)
+    for row, response in enumerate(responses):
+        for last, cut in zip([0, *response.cuts], response.cuts, strict=False):
+            if not last < cut < len(response.tokens) or response.mask is None or response.mask[cut]:
+                problem = f"response to prompt {response.prompt.id!r} has a cut at token {cut}, where no context begins"
+                raise UserError(f"rollout: a {problem}: return the indices at which tokens that were not sampled begin a segment")
+            cuts[row, len(response.prompt_tokens) + cut] = True
+    return cuts
 
 
 def _origins(responses: Sequence[Response], group: Sequence[int], shape: tuple[int, int]) -> Tensor:
@@ -141,7 +156,8 @@ def _ancestors(siblings: Sequence[Response], index: int) -> Iterator[tuple[int, 
 def _check_branch(child: Response, parent: Response, shared: int) -> None:
     """Raise UserError unless the first `shared` tokens of a response are those of its parent."""
     equal = (list(child.prompt_tokens), list(child.tokens[:shared])) == (list(parent.prompt_tokens), list(parent.tokens[:shared]))
-    if not equal or not 0 <= shared <= len(child.tokens):
+    cuts = [[cut for cut in response.cuts if cut < shared] for response in (child, parent)]
+    if not equal or cuts[0] != cuts[1] or not 0 <= shared <= len(child.tokens):
         raise UserError(f"rollout: a response to prompt {child.prompt.id!r} does not share its first {shared} tokens with its parent")
 
 

@@ -258,9 +258,9 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
 
 def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
-    be read, seconds in tools, and the fraction of responses that were truncated because the chat template would have written their turns in
-    another way; if there are branches also the fraction of responses that branch off from another one, and the sampled
-    tokens and the calls that a response has from there. Nothing is logged of responses of one turn (`environment=single_turn`)."""
+    be read, seconds in tools, and the fraction of responses with cuts (`Response.cuts`); if there are branches also the fraction of
+    responses that branch off from another one, and the sampled tokens and the calls that a response has from there. Nothing is logged of
+    responses of one turn (`environment=single_turn`)."""
     responses = [r for r in responses if r.turns]
     calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
     values = {
@@ -270,7 +270,7 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
         "tool_errors": [sum(call.error not in (None, "malformed") for call in own) for own in calls],
         "malformed_calls": [sum(call.error == "malformed" for call in own) for own in calls],
         "tool_s": [sum(call.seconds for call in own) for own in calls],
-        "rewritten_fraction": [bool(r.meta.get("rewritten")) for r in responses],
+        "cut_fraction": [bool(r.cuts) for r in responses],
     }
     if any(r.branch for r in responses):
         values["branched_fraction"] = [r.branch is not None for r in responses]
@@ -378,6 +378,7 @@ def sample_row(response: Response, scores: Scores, i: int) -> dict[str, Any]:
         "tokens": list(response.tokens),
         "finish": response.finish,
         **({"turns": [asdict(turn) for turn in response.turns]} if response.turns else {}),
+        **({"cuts": list(response.cuts)} if response.cuts else {}),
         "reward": scores.values[i],
         "correct": None if scores.correct is None else scores.correct[i],
         **{f"reward/{name}": values[i] for name, values in scores.terms.items()},

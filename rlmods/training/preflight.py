@@ -171,9 +171,13 @@ def synthetic_responses(learner: Any, max_rows: int, samples: int, group_size: i
     for num, length in largest_shapes(shapes[order[0]], learner.batch.token_budget, max_rows) if order else ():
         longest = islice(cycle(order), -(-num * samples // group_size))
         repeated = [prompts[i] for i in longest for _ in range(group_size)][: num * samples]
-        yield [response(policy, prompt, [(k + t) % vocabulary for t in range(length)]) for k, prompt in enumerate(repeated)]
+        added = [policy.pad_id] * learner.num_added_tokens
+        yield [
+            response(prompt, [*added, *policy.encode(prompt)], [(k + t) % vocabulary for t in range(length)])
+            for k, prompt in enumerate(repeated)
+        ]
 
 
-def response(policy: Any, prompt: Prompt, tokens: list[int]) -> Response:
+def response(prompt: Prompt, prompt_tokens: list[int], tokens: list[int]) -> Response:
     """Return a response of these tokens that the token limit has truncated."""
-    return Response(prompt, policy.encode(prompt), tokens, [0.0] * len(tokens), finish="length")
+    return Response(prompt, prompt_tokens, tokens, [0.0] * len(tokens), finish="length")

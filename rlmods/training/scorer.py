@@ -12,6 +12,7 @@ from torch import Tensor
 from rlmods.critic.shared import ValueHead
 from rlmods.distributed.collectives import Ranks
 from rlmods.policy.base import Other, Policy, PolicyOutput
+from rlmods.training import segments
 from rlmods.training.train_step import Microbatches
 from rlmods.types import Experience
 
@@ -57,11 +58,9 @@ class LogprobScorer:
         """
         head = self.critic if critic and isinstance(self.critic, ValueHead) else None
         experts = micro.routed_experts if self.replay_experts and policy is self.policy else None
-        output: PolicyOutput = policy(
-            micro.tokens, micro.mask, temperature=self.temperature, value_head=head, routed_experts=experts, **outputs
-        )
+        output = segments.forward(policy, micro, temperature=self.temperature, value_head=head, routed_experts=experts, **outputs)
         separate = critic and self.critic is not None and head is None
-        return output._replace(values=self.critic(micro.tokens, micro.mask)) if separate else output
+        return output._replace(values=segments.values(self.critic, micro)) if separate else output
 
     @torch.no_grad()
     def other(self, micro: Experience, model: Policy, divergence: Callable[[Tensor, Tensor], Tensor]) -> Other:

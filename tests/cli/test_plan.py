@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from rlmods.cli.plan import advise, main, predict, report, table
 from rlmods.config.options import CONF
 from rlmods.memory.footprint import SHARDED, Transformer
-from rlmods.memory.inputs import Devices, Rows
+from rlmods.memory.inputs import Devices, Rows, generation, microbatches
 from rlmods.policy import Tiny
 from rlmods.policy.linear_logprobs import LogitTransform, linear_logprobs
 from tests.support.large_tensors import LargeTensors
@@ -224,6 +225,19 @@ class TestFormulas:
         hint = ("algo=gkd", "teacher=self", "teacher.demonstration=answer", *RANDOM, "rollout.max_tokens=1")
         sampled, both = (predict([*hint, f"algo.on_policy_fraction={x}"]).footprint.microbatch.response for x in (1, 0.5))
         assert sampled == 1 < both
+
+    def test_what_an_environment_adds_to_prompts_counts(self):
+        plan = predict(["data=hidden_number", "reward=environment", "environment=guess_number", *RANDOM[:-1]]).plan
+        rollout, encoder, splits = plan.parts["rollout"], Tiny()(), plan.splits
+
+        def lengths():
+            return microbatches(plan, encoder, splits.train, 1)[0].length, generation(plan, encoder, splits, 1)["sampling"][1].length
+
+        plain = lengths()
+        rollout.environment = SimpleNamespace(
+            start=lambda prompt, key: SimpleNamespace(prompt=replace(prompt, text=f"1234{prompt.text}"), tools=())
+        )
+        assert lengths() == tuple(length + 4 for length in plain)
 
     def test_cache_and_decoding(self):
         memory = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", "rollout.batch_size=64", "batch.samples=8"]).footprint

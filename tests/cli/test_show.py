@@ -95,6 +95,12 @@ class TestTree:
             f"└── response 1  tokens 0-8  reward 0, advantage {roots[1]['advantage']:+.3f}  stop  400",
         ]
 
+    def test_cuts_are_those_of_a_segment(self) -> None:
+        cut = [{**row, "cuts": [5, 99, True]} for row in rows()]
+        lines = list(tree_lines(cut))
+        assert [line.split("tokens ")[1][:14] for line in lines if "cut at" in line] == ["4-6 (cut at 5)", "4-6 (cut at 5)"]
+        assert list(tree_lines([{**row, "cuts": "abc"} for row in rows()])) == TREE.splitlines()
+
     def test_a_prompt_that_occurs_twice_has_two_trees(self) -> None:
         assert [len(group) for group in groups([*rows(), *rows()])] == [5, 5]
 

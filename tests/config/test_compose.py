@@ -20,9 +20,11 @@ from omegaconf import OmegaConf, open_dict
 from rlmods.algo import Learner
 from rlmods.callbacks.table import show_plan
 from rlmods.config import compose, plugins
-from rlmods.config.plan import Plan, check_context, num_added_tokens
+from rlmods.config.plan import Plan, check_context
 from rlmods.config.recipe import recipe
 from rlmods.policy import Tiny
+from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.turns import num_added_tokens
 from rlmods.run import RunDir, name
 from rlmods.training.extensions import PTX
 from rlmods.types import Prompt, UserError
@@ -902,8 +904,9 @@ class TestFit:
         check_context(policy, [prompt], 12, num_added=3)
         with pytest.raises(UserError, match=r"prompt short has 4 tokens; .*: shorten the prompt or type a smaller environment\.max_tokens"):
             check_context(policy, [prompt], 13, "environment.max_tokens", num_added=3)
-        assert num_added_tokens(policy, Described(), [prompt, prompt]) == 4
-        assert num_added_tokens(policy, Described(), []) == 0
+        rollout = MultiTurn(Local(), Described())
+        assert num_added_tokens(policy, rollout, [prompt, prompt]) == 4
+        assert num_added_tokens(policy, rollout, []) == num_added_tokens(policy, Local(), [prompt]) == 0
 
     def test_held_out_prompts_count(self) -> None:
         made = plan("policy.pretrained=false", "policy.hidden_size=32", "policy.context_length=20")

@@ -48,8 +48,8 @@ class TestChat:
         for reply, observation in (("2", "no"), ("it is 3", "yes: 3"), ("<think>x</think>2", "ok")):
             ids += [*model._ids(reply), model.id("<|im_end|>")]
             observed = conversation.observe(model, reply, True, user(observation))
-            assert observed is not None
-            ids += observed
+            assert observed.context is None
+            ids += observed.tokens
         messages = [
             *PROMPT.messages,
             *(
@@ -62,24 +62,35 @@ class TestChat:
 
     def test_a_turn_that_was_not_ended_is_ended_by_the_observation(self) -> None:
         model, conversation = chat()
-        ended, cut = (copy.deepcopy(conversation).observe(model, "2", ended, user("no")) for ended in (True, False))
-        assert ended is not None
+        ended, cut = (copy.deepcopy(conversation).observe(model, "2", ended, user("no")).tokens for ended in (True, False))
         assert cut == [model.id("<|im_end|>"), *ended]
 
-    def test_a_template_that_rewrites_earlier_turns_is_reported(self) -> None:
+    def test_a_template_that_rewrites_earlier_turns_gives_a_context_of_its_own(self) -> None:
+        """The ids of the conversation as the template writes it, of which the last are those of the observation."""
         model, conversation = chat(THINKING)
-        before = copy.deepcopy(conversation)
-        assert conversation.observe(model, "<think>hm</think>2", True, user("no")) is None
-        assert conversation == before
-        assert conversation.observe(model, "2", True, user("no")) is not None
+        so_far: list[dict[str, str]] = [*PROMPT.messages]  # type: ignore[list-item]
+        for reply in ("<think>hm</think>2", "4", "<think>so</think>3"):
+            observed = conversation.observe(model, reply, True, user("no"))
+            so_far += [{"role": "assistant", "content": reply}, *user("no")]
+            assert (observed.context is None) == ("think" not in reply)
+            assert model.text(observed.tokens) == "\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n"
+            if observed.context is not None:
+                assert observed.context == model.encode(Prompt(id="b", messages=so_far))
+                assert observed.context[-len(observed.tokens) :] == observed.tokens
+                assert observed.context[: len(model.encode(PROMPT)) - 2] == model.encode(PROMPT)[:-2]
+
+    def test_a_template_without_the_reply_gives_one_too(self) -> None:
+        model, conversation = chat(CHATML.replace("{{ m['content'] }}", "{{ '' if m['role'] == 'assistant' else m['content'] }}"))
+        observed = conversation.observe(model, "2", True, user("no"))
+        assert observed.context == observed.tokens
+        assert "assistant\n<|im_end|>" in model.text(observed.tokens)
 
     def test_tools_are_shown_by_the_template(self) -> None:
         model, _ = chat()
         assert '"name": "f"' in model.text(model.encode(PROMPT, [TOOL]))
         conversation = Conversation.begin(model, PROMPT, [TOOL])
         observed = conversation.observe(model, "2", True, user("3", "tool"))
-        assert observed is not None
-        assert model.text(observed) == "\n<|im_start|>tool\n3<|im_end|>\n<|im_start|>assistant\n"
+        assert model.text(observed.tokens) == "\n<|im_start|>tool\n3<|im_end|>\n<|im_start|>assistant\n"
 
     def test_a_role_that_the_template_refuses_is_an_error(self) -> None:
         model, conversation = chat(ROLES)
@@ -105,20 +116,32 @@ class TestText:
     def test_never_becomes_a_special_or_added_token(self, pieces: list[str]) -> None:
         text = "".join(pieces)
         model, conversation = chat()
-        plain = copy.deepcopy(conversation).observe(model, "2", True, user(""))
-        observed = conversation.observe(model, "2", True, user(text))
-        assert plain is not None
-        assert observed is not None
+        plain = copy.deepcopy(conversation).observe(model, "2", True, user("")).tokens
+        observed = conversation.observe(model, "2", True, user(text)).tokens
         added = set(model._added_tokens.values())
         assert [i for i in observed if i in added] == [i for i in plain if i in added]
         assert model.text(observed) == model.text(plain).replace("user\n", "user\n" + text, 1)
 
     @settings(max_examples=60, deadline=None)
     @given(HOSTILE)
+    def test_neither_in_a_context_of_its_own(self, pieces: list[str]) -> None:
+        """Observations spell no added token in it, and turns, which may repeat what a tool printed, no control token."""
+        text, added = "".join(pieces), set(Model()._added_tokens.values())
+        model, conversation = chat(THINKING)
+        conversation.observe(model, "2", True, user(text))
+        observed = conversation.observe(model, "<think></think>" + text, True, user(text))
+        if "</think>" in text:
+            return
+        assert observed.context is not None
+        assert len(model.controls(observed.context)) == len(model.controls(model.encode(PROMPT))) + 4 * 2
+        assert not added & set(observed.tokens) - {model.id("<|im_start|>"), model.id("<|im_end|>")}
+        assert model.text(observed.context).count(text) >= 3
+
+    @settings(max_examples=60, deadline=None)
+    @given(HOSTILE)
     def test_of_plain_prompts_neither(self, pieces: list[str]) -> None:
         text, model = "".join(pieces), Model(None)
-        observed = Conversation.begin(model, Prompt(id="a", text="1+1=")).observe(model, "2", True, user(text))
-        assert observed is not None
+        observed = Conversation.begin(model, Prompt(id="a", text="1+1=")).observe(model, "2", True, user(text)).tokens
         assert not set(model._added_tokens.values()) & set(observed)
         assert model.text(observed) == f"\n{text}\n"
 
@@ -127,7 +150,6 @@ class TestText:
 
         model = Model(CHATML, normalizers.Replace("@", "<tool_call>"))
         model.eos_ids = frozenset({model.id("<|im_end|>")})
-        observed = Conversation.begin(model, PROMPT).observe(model, "2", True, user("a@b"))
-        assert observed is not None
+        observed = Conversation.begin(model, PROMPT).observe(model, "2", True, user("a@b")).tokens
         assert REMOVED in model.text(observed)
         assert model.id("<tool_call>") not in observed

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
+from string import ascii_letters
 from typing import Any
 
 from rlmods.types import Prompt, Reply, Turn
@@ -67,3 +68,28 @@ class Script:
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
         return Lines(prompt, [*(Reply([{"role": "user", "content": text}]) for text in self.texts), Reply(None, 1.0)], [])
+
+
+FORGETFUL = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}={{ m['content'] }};"
+    "{% elif m['content'][:1] in '" + ascii_letters + "' %}{{ m['content'][1:] }};{% else %}{{ m['content'] }};{% endif %}{% endfor %}"
+)
+"""A chat template that leaves out the first character of earlier turns if it is a letter."""
+
+
+@dataclass(frozen=True)
+class Chat(Echo):
+    """`Echo` with prompts as chat messages, for a policy with the template `FORGETFUL`."""
+
+    max_turns: int = 4
+    max_tokens: int = 200
+    least: int = 2
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
+        return super().start(replace(prompt, text=None, messages=[{"role": "user", "content": prompt.text or ""}]), key=key)
+
+
+def forgetful(policy: Any) -> Any:
+    """Give a policy the template `FORGETFUL`."""
+    policy.tokenizer.chat_template = FORGETFUL
+    return policy

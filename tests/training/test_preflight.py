@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -18,14 +19,17 @@ from rlmods.kl import Penalty
 from rlmods.policy.packing import Packing
 from rlmods.preference import KTO, Sigmoid
 from rlmods.ranking import BradleyTerry
+from rlmods.rollout import Local as LocalRollout
+from rlmods.rollout import MultiTurn
 from rlmods.router import Routing
 from rlmods.teacher import Local
 from rlmods.training.extensions import PTX
-from rlmods.training.preflight import largest_microbatches, largest_shapes
+from rlmods.training.preflight import largest_microbatches, largest_shapes, synthetic_responses
 from rlmods.training.row_shape import RowShape, row_shape
-from rlmods.types import UserError
+from rlmods.types import Prompt, UserError
 from tests.policy.mixtures import mixture
 from tests.support import ranks
+from tests.support.environments import Echo
 from tests.support.tiny_setup import SPLITS, extension, fit, learner, policy
 
 OFFLINE = {"rollout": None, "reward": None}
@@ -225,6 +229,18 @@ class TestLargestMicrobatches:
         for _ in range(200):
             lengths = tokens[torch.randperm(40, generator=g)[:10]]
             assert all(int(lengths[chunk].max()) * len(chunk) <= limit for chunk in pack(lengths, 100))
+
+
+def test_rows_have_what_an_environment_adds_to_prompts() -> None:
+    class Described(Echo):
+        def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Any:
+            return super().start(replace(prompt, text=f"1234{prompt.text}"), key=key)
+
+    model = learner(rollout=MultiTurn(LocalRollout(max_tokens=8), Described()))
+    [responses] = islice(synthetic_responses(model, 4, 1, 1), 1)
+    longest = max(len(model.policy.encode(prompt)) for prompt in model.splits.train)
+    assert max(shape.prompt for shape in model.shapes) == longest + 4
+    assert {(len(r.prompt_tokens), len(r.tokens)) for r in responses} >= {(longest + 4, 60)}
 
 
 class TestLargestShapes:

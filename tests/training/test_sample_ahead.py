@@ -333,7 +333,8 @@ class TestState:
         ahead, [prompt] = self.rows(1)
         meta = {"sample": np.int64(1), "iteration": 0, "x": [1.5, None, {"a": "b"}], "array": np.zeros(2), "other": object()}
         numbers = {"prompt_tokens": np.arange(3), "tokens": torch.arange(2), "behavior_logprobs": np.array([-1.0, -2.0])}
-        ahead._responses = [SimpleNamespace(prompt=prompt, text="", finish="stop", meta=meta, mask=None, turns=(), branch=None, **numbers)]
+        fields = {"text": "", "finish": "stop", "mask": None, "turns": (), "branch": None, "cuts": ()}
+        ahead._responses = [SimpleNamespace(prompt=prompt, meta=meta, **fields, **numbers)]
         buffer = io.BytesIO()
         torch.save(ahead.rank_state(), buffer)
         buffer.seek(0)

@@ -154,6 +154,7 @@ class SampleAhead(Extension):
                     "meta": plain_items(r.meta),
                     **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [asdict(turn) for turn in r.turns]}),
                     **({} if r.branch is None else {"branch": asdict(r.branch)}),
+                    **({"cuts": [int(cut) for cut in r.cuts]} if r.cuts else {}),
                 }
                 for r in self._responses
             ]
