@@ -138,7 +138,8 @@ def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -
     for segment in found:
         row, is_last = rows[segment.response], segment is found[-1]
         advantage = ", advantage " + " ".join(f"{value:+.3f}" for value in segment.advantages) if segment.advantages else ""
-        line = f"tokens {segment.begin}-{segment.end}{_cuts(row, segment.begin, segment.end)}  {_summary([rows[j] for j in segment.members])}{advantage}"
+        tokens = f"tokens {segment.begin}-{segment.end}{_cuts(row, segment.begin, segment.end)}"
+        line = f"{tokens}  {_summary([rows[j] for j in segment.members])}{advantage}"
         if not segment.children:
             line = f"response {segment.response}  {line}  {row['finish']}  {_shorten(row['response'])}"
         for d in segment.decisions:
