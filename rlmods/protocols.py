@@ -125,7 +125,8 @@ class Rollout(Protocol):
     `check_policy(policy)` is called when training is set up, and raises UserError for a policy from which it cannot sample.
 
     For an environment of several turns it also has `extend(contexts, *, iteration)`, which returns a `Continuation` of each `Context` for
-    each of its samples (`rlmods.rollout.encoding`), and `max_tokens` is the limit of a turn.
+    each of its samples (`rlmods.rollout.encoding`), and `max_tokens` is the limit of a turn. An optional context manager `sampling()` is
+    entered around all turns of a call of `generate`; of sharded weights, all ranks enter it, and then extend each as often as it needs.
 
     With an attribute `ahead = 1`, `generate` of a shallow copy is called in a background thread while the main thread trains, but never
     during `sync`. It must not take part in collective operations, and `meta["iteration"]` of a response is the `iteration` it was given. A

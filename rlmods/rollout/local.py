@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -49,6 +50,7 @@ class Local:
     """Called after every step with the finished rows, all rows and the tokens sampled so far in this call of `generate`."""
     _policy: Policy | None = field(default=None, init=False, repr=False, compare=False)
     _occurrences: Counter[tuple[str, int]] = field(default_factory=Counter, init=False, repr=False, compare=False)
+    _is_sampling: bool = field(default=False, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         self.stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
@@ -99,13 +101,29 @@ class Local:
         contexts_per_batch = max(1, self.batch_size // samples)
         continuations: dict[int, list[Continuation]] = {}
         on_step = self._progress(len(contexts) * samples)
-        output_layer = self._policy.model.get_output_embeddings()
-        with sampling_mode(self._policy), unsharded(self._policy), packed_weights(self._policy, output_layer):
+        with self.sampling():
             for start in range(0, len(order), contexts_per_batch):
                 batch = order[start : start + contexts_per_batch]
                 decoded = self._decode_batch(self._policy, [contexts[i] for i in batch], iteration, on_step)
                 continuations.update(zip(batch, decoded, strict=True))
         return [continuations[i] for i in range(len(contexts))]
+
+    @contextmanager
+    def sampling(self) -> Iterator[None]:
+        """Prepare the policy for sampling: eval mode, weights gathered and laid out once for all calls of `extend` in the block. To gather
+        sharded weights, ranks wait for each other when they enter the block, and not in it: they may make different numbers of calls."""
+        if self._policy is None:
+            raise RuntimeError("sampling() before sync(): there is no policy to sample from")
+        if self._is_sampling:
+            yield
+            return
+        output_layer = self._policy.model.get_output_embeddings()
+        with sampling_mode(self._policy), unsharded(self._policy), packed_weights(self._policy, output_layer):
+            self._is_sampling = True
+            try:
+                yield
+            finally:
+                self._is_sampling = False
 
     def _decode_batch(self, policy: Policy, batch: list[Context], iteration: int, on_step: OnStep | None) -> list[list[Continuation]]:
         limits = [context.limit for context in batch]

@@ -6,6 +6,7 @@ import copy
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,7 +138,7 @@ class MultiTurn:
         rollout.on_tokens = progress.on_step
         if stop := getattr(self._environment, "stop", ()):
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
-        with Threads(MAX_WORKERS, "environment") as threads:
+        with getattr(rollout, "sampling", nullcontext)(), Threads(MAX_WORKERS, "environment") as threads:
             while active:
                 contexts = _shared_contexts(active, self.num_entropies)
                 for group in groups:

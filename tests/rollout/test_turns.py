@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -235,3 +236,19 @@ def test_guessing(guesses: list[str], turns: int, reward: float) -> None:
 def test_turns_of_training_prompts_can_be_sampled() -> None:
     assert len(sample(Echo(), prompts=SPLITS.train[:3])) == 12
     assert all(isinstance(turn, Turn) for r in sample(Echo()) for turn in r.turns)
+
+
+def test_sharded_weights_are_gathered_once_for_all_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks wait for each other there, and may need different numbers of turns."""
+    entered = []
+
+    @contextmanager
+    def unsharded(module: Any) -> Iterator[None]:
+        entered.append(module)
+        yield
+
+    monkeypatch.setattr("rlmods.rollout.local.unsharded", unsharded)
+    assert {len(r.turns) for r in sample(Script(["abc", "de"], max_tokens=100))} > {3}
+    assert len(entered) == 1
+    sample(SingleTurn())
+    assert len(entered) == 2

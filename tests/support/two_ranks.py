@@ -32,6 +32,7 @@ GKD = tuple(s for s in ONLINE if not s.startswith(("batch.samples=", "sampling="
 ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
 HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
+GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
 SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
 OTHERS: dict[str, tuple[str, ...]] = {
     **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
@@ -53,6 +54,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "grpo full kl lora": ("algo=grpo", *ONLINE, *LORA, "kl=full", "algo.reference_every=1", "kl.coefficient=0.5"),
     "distill demonstration": ("algo=distill", *ONLINE, "teacher=self", "teacher.weights=current", *HINT),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
+    "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
     "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
@@ -102,7 +104,7 @@ OVER_RANKS = [
 GATHERS = [
     "dapo", "iterative_grpo", "ppo", "remax", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked",
     "dapo checkpointed activations", "ppo shared imitating", "grpo moving reference", "grpo full kl", "distill demonstration",
-    "gkd demonstration", "experts replayed", "ppo lora",
+    "gkd demonstration", "experts replayed", "ppo lora", "grpo turns lora",
 ]  # fmt: skip
 """Cases that differ in which networks are gathered, and when."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
