@@ -250,5 +250,3 @@ def test_sharded_weights_are_gathered_once_for_all_turns(monkeypatch: pytest.Mon
     monkeypatch.setattr("rlmods.rollout.local.unsharded", unsharded)
     assert {len(r.turns) for r in sample(Script(["abc", "de"], max_tokens=100))} > {3}
     assert len(entered) == 1
-    sample(SingleTurn())
-    assert len(entered) == 2
