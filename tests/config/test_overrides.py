@@ -14,7 +14,7 @@ MISTAKES = {
     "algo.packing=true": r"algo\.packing: no such setting any more: .*; drop it$",
     "lr=1": r"lr: no such setting; did you mean optimizer\.lr",
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
-    "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, batch,",
+    "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "algo=grpp: no such option; did you mean grpo",
     "advantage=ppo": "advantage=ppo: no such option; choose from accept, branch_hard, branch_soft, ema, gae,",
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
