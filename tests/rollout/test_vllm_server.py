@@ -153,7 +153,7 @@ class TestRequests:
         assert [done for done, *_ in calls] == sorted(done for done, *_ in calls)
 
 
-def with_version(version: str) -> Any:
+def with_version(version: Any) -> Any:
     def change(server: StandIn, body: Any, reply: Any) -> Any:
         for x in reply["choices"]:
             x["weight_versions"][0]["version"] = version
@@ -174,6 +174,12 @@ class TestReplies:
     def test_other_weights_are_an_error(self, policy: Policy) -> None:
         with servers(with_version("other")) as found, pytest.raises(UserError, match=r"weights other instead of .*another process changed"):
             sample(found, policy)
+
+    @pytest.mark.parametrize("version", [{}, [None], 3, "x" * 10**5], ids=["mapping", "list", "number", "long"])
+    def test_weights_without_a_name_are_other_weights(self, version: Any, policy: Policy) -> None:
+        with servers(with_version(version)) as found, pytest.raises(UserError, match="another process changed") as error:
+            sample(found, policy)
+        assert len(str(error.value)) < 500
 
     def test_a_server_that_was_started_again_is_left_out(self, policy: Policy) -> None:
         asked, restarted = threading.Event(), with_version("default")
@@ -196,6 +202,7 @@ class TestReplies:
             ({"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}}, "with 7 tokens, 7 log-probabilities"),
             ({"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}}, "with 4 tokens, 2 log-probabilities"),
             ({"finish_reason": "abort"}, "finish reason abort: see its log"),
+            ({"finish_reason": "x" * 10**5}, "finish reason x{160}: see its log"),
             (
                 {"token_ids": [10**9], "logprobs": {"content": [{"logprob": -1.0}]}},
                 "tokens from 1000000000 to",
@@ -205,7 +212,19 @@ class TestReplies:
             ({"token_ids": [1e400]}, "its reply lacks tokens, log-probabilities or versions"),
             ({"logprobs": None}, "its reply lacks tokens, log-probabilities or versions: start it with python -m rlmods.serve"),
         ],
-        ids=["nan", "empty", "too long", "other length", "aborted", "large id", "negative id", "positive", "infinite id", "no logprobs"],
+        ids=[
+            "nan",
+            "empty",
+            "too long",
+            "other length",
+            "aborted",
+            "long reason",
+            "large id",
+            "negative id",
+            "positive",
+            "infinite id",
+            "no logprobs",
+        ],
     )
     def test_an_invalid_response_is_an_error(self, fields: dict[str, Any], message: str, policy: Policy) -> None:
         with servers(with_first(**fields)) as found, pytest.raises(UserError, match=message) as error:
