@@ -17,6 +17,8 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import servers as servers_module
+from rlmods.rollout.encoding import EncodedPrompt, whole
+from rlmods.rollout.external import sampling_settings
 from rlmods.types import Prompt, Response, UserError
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ahead_ranks, ranks, tiny_setup
@@ -84,7 +86,15 @@ class TestRequests:
             expected = {"n": 3, "max_tokens": 6, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "stop": ["</answer>"], "logprobs": 0}
             expected |= {"repetition_penalty": 1.0, "min_p": 0.0, "ignore_eos": True, "stop_token_ids": sorted(policy.eos_ids)}
             assert all(expected.items() <= settings.items() for settings in found[0].settings)
-            assert len({settings["seed"] for settings in found[0].settings}) == len(PROMPTS)
+            seeds = {settings["seed"] for settings in found[0].settings}
+            assert len(seeds) == len(PROMPTS)
+
+    def test_seeds_are_numbers_of_63_bits(self, policy: Policy) -> None:
+        """Those of all continuations: vLLM adds their index."""
+        engine = VLLMServer(urls=["http://localhost:1"])
+        contexts = whole([EncodedPrompt(prompt, [3], i, 4) for prompt in PROMPTS for i in range(20)], 1 << 10)
+        seeds = [sampling_settings(engine, policy, context, 0)["seed"] for context in contexts]
+        assert 1 << 60 < max(seeds) + (1 << 10) < 1 << 63
 
     def test_a_failed_request_is_repeated(self, policy: Policy) -> None:
         failures = [503, 500, 503]
@@ -295,6 +305,14 @@ class TestWeights:
             part.sync(policy, iteration=1)
             assert complete(part.generate(PROMPTS, samples=3, iteration=1), policy)
             assert (found[0].num_loads, found[1].num_loads) == (2, 1)
+
+    def test_a_server_that_keeps_cached_keys_and_values_is_left_out(self, policy: Policy) -> None:
+        """They are those of the previous weights."""
+        with servers(None, None) as found:
+            found[0].keeps_cache = True
+            with pytest.warns(UserWarning, match="did not drop the cached keys and values of the previous weights"):
+                sample(found, policy)
+            assert [len(server.prompts) for server in found] == [0, len(PROMPTS)]
 
     def test_a_folder_that_cannot_be_written_is_an_error(self, policy: Policy, tmp_path: Path) -> None:
         (tmp_path / "file").touch()
