@@ -364,10 +364,11 @@ class Learner(L.LightningModule):
             extension.on_fit_start()
         if self.rollout is not None:
             set_engine_dtype(self.rollout, str(self.trainer.precision))
-            with self.timer.within("sync"):
-                self.rollout.sync(self.policy, iteration=self.iteration)
 
     def on_train_start(self) -> None:
+        if self.rollout is not None:  # not in on_fit_start, after which Lightning loads the checkpoint of sharded networks
+            with self.timer.within("sync"):
+                self.rollout.sync(self.policy, iteration=self.iteration)
         if self.batch.runs_preflight(self.device):
             self.notify("on_preflight", preflight(self))
         self.iteration_start = time.perf_counter()

@@ -17,7 +17,7 @@ from rlmods.config.plan import Plan
 from rlmods.data import Splits
 from rlmods.distributed.strategy import DDP, FSDP2, check_replicas
 from rlmods.policy import Policy, ScalarModel
-from rlmods.policy.cpu_linear import packed_layers
+from rlmods.policy.cpu_linear import packed_dtypes
 from rlmods.rollout import VLLM, VLLMServer
 from rlmods.rollout.turns import MultiTurn, num_added_tokens
 from rlmods.training.row_shape import row_shape
@@ -229,9 +229,8 @@ def engine_bytes(plan: Plan, policy: Policy) -> int:
 def packed_bytes(policy: Policy, autocast: bool) -> int:
     """Return the bytes of the copies of weights that sampling on a processor makes (`packed_weights`): in 16 bits under autocast, except
     for the output layer, which is float32."""
-    output_layer = policy.model.get_output_embeddings()
-    weights = {layer: layer.weight for layer in packed_layers(policy, output_layer)}
-    return sum(x.numel() * (4 if layer is output_layer else 2 if autocast else x.itemsize) for layer, x in weights.items())
+    dtypes = packed_dtypes(policy, policy.model.get_output_embeddings(), torch.bfloat16 if autocast else None)
+    return sum(layer.weight.numel() * dtype.itemsize for layer, dtype in dtypes.items())
 
 
 def _longest(encoder: Any, prompts: Iterable[Prompt]) -> int:

@@ -38,25 +38,28 @@ def packed_weights(network: nn.Module, output_layer: nn.Module) -> Iterator[None
     `output_layer`, whose products stay in float32, is computed by whoever reads its `packed_weight`.
 
     Changes of the weights within the block are not seen."""
-    dtype = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
-    layers = packed_layers(network, output_layer)
+    autocast = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
+    dtypes = packed_dtypes(network, output_layer, autocast)
     try:
-        for layer in layers:
+        for layer, dtype in dtypes.items():
             weight = layer.weight.detach()
-            if type(layer.weight) is nn.Parameter and weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16):
-                weight = weight.float() if layer is output_layer else weight.to(dtype or weight.dtype)
-                layer.packed = torch.ops.mkldnn._reorder_linear_weight(weight, ROWS)
+            if type(layer.weight) is nn.Parameter and weight.device.type == "cpu":
+                layer.packed = torch.ops.mkldnn._reorder_linear_weight(weight.to(dtype), ROWS)
         yield
     finally:
-        for layer in layers:
+        for layer in dtypes:
             layer.__dict__.pop("packed", None)
 
 
-def packed_layers(network: nn.Module, output_layer: nn.Module) -> list[nn.Linear]:
-    """Return the layers that `packed_weights` copies on this processor."""
+def packed_dtypes(network: nn.Module, output_layer: nn.Module, autocast: torch.dtype | None) -> dict[nn.Linear, torch.dtype]:
+    """Return the layers that `packed_weights` copies on this processor, and the data types of the copies, given that of autocast."""
+    if not _has_onednn():
+        return {}
     linear_layers = (x for x in network.modules() if isinstance(x, nn.Linear))
-    layers = [x for x in linear_layers if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear)]
-    return layers if _has_onednn() else []
+    layers = (x for x in linear_layers if isinstance(x, CPULinear) or (x is output_layer and type(x) is nn.Linear))
+    dtypes = {x: torch.float32 if x is output_layer else autocast or x.weight.dtype for x in layers}
+    found = (torch.float32, torch.bfloat16) if _has_bfloat16() else (torch.float32,)
+    return {x: dtype for x, dtype in dtypes.items() if dtype in found and x.weight.dtype in (torch.float32, torch.bfloat16)}
 
 
 def packed_weight(layer: nn.Module) -> Tensor | None:
@@ -104,6 +107,11 @@ def uses_onednn(x: Tensor, weight: Tensor) -> bool:
 
 def _has_onednn() -> bool:
     return _IS_X86 and bool(torch.backends.mkldnn.is_available()) and bool(torch.backends.mkldnn.enabled)  # type: ignore[no-untyped-call]
+
+
+def _has_bfloat16() -> bool:
+    """Return True if oneDNN computes products of bfloat16 on this processor: with AVX-512, not with AVX2."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 class _Linear(torch.autograd.Function):

@@ -82,8 +82,7 @@ class Packing:
             return torch.from_numpy(x).to(device)
 
         chunks, places, offset = [], np.zeros_like(number), 0
-        # On GPUs, the fast kernels for heads that share keys take no mask: there the queries are whole rows.
-        first_query = np.zeros_like(lengths) if device.type == "cuda" else lengths - own.sum(1)
+        first_query = np.zeros_like(lengths) if attends_whole_rows(device) else lengths - own.sum(1)
         for rows in _chunks(first_query, lengths):
             start, end = first_query[rows].min(), lengths[rows].max()
             visible = None if start == 0 else tensor(np.tri(end - start, end, start, dtype=bool))
@@ -103,6 +102,12 @@ class Packing:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+
+def attends_whole_rows(device: torch.device) -> bool:
+    """Return True if all tokens of a row are queries, also those that another row has computed: on GPUs, where the fast kernels for heads
+    that share keys take no mask."""
+    return device.type == "cuda"
 
 
 def _first_equal(ids: np.ndarray[Any, Any], lengths: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -23,6 +23,8 @@ MIN_TEMPERATURE = 0.01
 """Smallest temperature above 0; vLLM replaces smaller ones by it."""
 MAX_LOGPROB = 1e-3
 """Largest log-probability that is rounding."""
+MAX_CHARACTERS = 160
+"""Characters of an engine's text that an error message keeps."""
 E = TypeVar("E")
 Progress = Callable[[int, int], None]
 """Called with the number of further rows that ended, and the number of their tokens."""
@@ -197,12 +199,12 @@ def extend(rollout: Any, engine: Engine, policy: Policy, contexts: Sequence[Cont
 def _checked(policy: Policy, context: Context, completion: Completion, version: str, iteration: int) -> Continuation:
     found, prompt = set(completion.versions), context.prompt.prompt
     if found != {version}:
-        names = ", ".join(sorted(found)) or "of no version"
+        names = ", ".join(sorted(found))[:MAX_CHARACTERS] or "of no version"
         problem = f"a response was sampled with the weights {names} instead of {version}, so another process changed the engine's weights"
         raise UserError(f"rollout: {problem}: give each training run its own engine")
     tokens, logprobs = completion.tokens, completion.logprobs
     if completion.finish not in ("stop", "length") or not 0 < len(tokens) == len(logprobs) or len(tokens) > context.limit:
-        problem = f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason {completion.finish}"
+        problem = f"{len(tokens)} tokens, {len(logprobs)} log-probabilities and finish reason {str(completion.finish)[:MAX_CHARACTERS]}"
         raise UserError(f"rollout: the engine returned a response to prompt {prompt.id} with {problem}: see its log")
     if not all(map(math.isfinite, logprobs)):
         raise diverged(iteration)

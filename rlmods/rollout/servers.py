@@ -244,7 +244,7 @@ def _completion(choice: Any) -> Completion:
         tokens=[int(i) for i in choice["token_ids"]],
         logprobs=[math.nan if x is None else float(x) for x in values],
         finish=choice["finish_reason"],
-        versions=tuple(span["version"] for span in choice["weight_versions"]),
+        versions=tuple(str(span["version"]) for span in choice["weight_versions"]),
     )
 
 

@@ -278,8 +278,7 @@ class _Row:
 
     def replied(self, policy: Policy, turn: Turn, reply: Reply) -> None:
         """Append what the environment replied to a turn. A truncated turn is the last one."""
-        _check(reply)
-        self.turns.append(replace(turn, reward=reply.reward, calls=tuple(reply.calls)))
+        self.turns.append(replace(turn, reward=_reward(reply), calls=tuple(reply.calls)))
         self.ended = reply.messages is None and turn.finish == "stop"
         self.done = reply.messages is None or turn.finish == "length"
         if self.done:
@@ -391,14 +390,17 @@ def _shared_contexts(rows: Sequence[_Row], num_entropies: int) -> list[tuple[lis
     return [(own, replace(own[0].context(num_entropies), samples=[row.sample for row in own])) for own in shared.values()]
 
 
-def _check(reply: Reply) -> None:
-    """Check the reward of a reply.
+def _reward(reply: Reply) -> float | None:
+    """Return the reward of a reply, which may be a number of NumPy, as a plain one.
 
     Raises:
         UserError: it is not finite.
     """
-    if reply.reward is not None and not math.isfinite(reply.reward):
+    if reply.reward is None:
+        return None
+    if not math.isfinite(reply.reward):
         raise UserError(f"environment: the reward of a turn is {reply.reward}: return a finite number, or None for no reward")
+    return float(reply.reward)
 
 
 class _Progress:

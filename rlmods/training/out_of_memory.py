@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from rlmods.rollout.turns import MultiTurn
 from rlmods.types import UserError
 
 MESSAGES = ("DefaultCPUAllocator: ", "CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
@@ -93,9 +94,8 @@ def _less_training(learner: Any) -> Iterator[str]:
     if not all(getattr(network, "gradient_checkpointing", True) for network in learner.networks.values()):
         yield "policy.gradient_checkpointing=true"
     yield from _less_state(learner)
-    max_tokens = getattr(learner.rollout, "max_tokens", 1)
-    if learner.samples_responses and max_tokens > 1:
-        yield f"rollout.max_tokens={max_tokens // 2} (now {max_tokens})"
+    if learner.samples_responses and getattr(learner.rollout, "max_tokens", 1) > 1:
+        yield _shorter_responses(learner.rollout)
 
 
 def _less_state(learner: Any) -> Iterator[str]:
@@ -121,11 +121,17 @@ def _less_decoding(learner: Any, prompts: int, samples: int) -> Iterator[str]:
     batch_size = getattr(rollout, "batch_size", 1)
     if min(batch_size, num_rows) > samples:  # all samples of a prompt are decoded at once
         yield f"rollout.batch_size={max(samples, min(batch_size, num_rows) // 2)} (now {batch_size})"
-    if hasattr(rollout, "cache_gib"):
-        yield f"rollout.cache_gib={rollout.cache_gib / 2:g} (now {rollout.cache_gib:g})"
-    max_tokens = getattr(rollout, "max_tokens", 1)
-    yield f"rollout.max_tokens={max(1, max_tokens // 2)} (now {max_tokens})"
+    cache_gib = getattr(rollout.rollout if isinstance(rollout, MultiTurn) else rollout, "cache_gib", None)
+    if cache_gib is not None:
+        yield f"rollout.cache_gib={cache_gib / 2:g} (now {cache_gib:g})"
+    yield _shorter_responses(rollout)
     yield from _less_state(learner)
+
+
+def _shorter_responses(rollout: Any) -> str:
+    """Return the override of the limit on whole responses, which `rollout.max_tokens` is without an environment."""
+    name, max_tokens = "environment" if isinstance(rollout, MultiTurn) else "rollout", getattr(rollout, "max_tokens", 1)
+    return f"{name}.max_tokens={max(1, max_tokens // 2)} (now {max_tokens})"
 
 
 def _less_grading(learner: Any) -> Iterator[str]:

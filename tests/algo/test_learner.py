@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch.strategies import Strategy
 
 from rlmods.algo import SFT, Batch
+from rlmods.callbacks import IterationCheckpoint
 from rlmods.rollout import Local
 from rlmods.schedule import Schedule
 from rlmods.training.train_step import Microbatches
@@ -76,6 +79,17 @@ def test_the_rollout_gets_the_weights_of_every_iteration() -> None:
     rows = fit(made, 3)
     assert made.rollout.iterations == [0, 1, 2, 3]
     assert max(row["train/sampler_logprob_gap"] for row in rows) < 1e-4
+
+
+@pytest.mark.parametrize("after_setup", [False, True])
+def test_the_rollout_gets_the_weights_of_the_checkpoint(after_setup: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lightning loads it before `on_fit_start`, or after it under `trainer=fsdp`."""
+    fit(learner(rollout=Copying(max_tokens=8)), 2, callbacks=(IterationCheckpoint(tmp_path, every=0),))
+    monkeypatch.setattr(Strategy, "restore_checkpoint_after_setup", after_setup)
+    made = learner(rollout=Copying(max_tokens=8))
+    [row] = fit(made, 3, resume=tmp_path / "iteration_000002.ckpt")
+    assert made.rollout.iterations == [2, 3]
+    assert row["train/sampler_logprob_gap"] < 1e-4
 
 
 def test_response_tokens_are_those_of_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:

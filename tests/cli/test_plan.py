@@ -247,11 +247,14 @@ class TestFormulas:
 
     def test_sampling_on_a_processor_copies_the_weights(self, monkeypatch):
         monkeypatch.setattr("rlmods.policy.cpu_linear._has_onednn", lambda: True)
+        monkeypatch.setattr("rlmods.policy.cpu_linear._has_bfloat16", lambda: True)
         layers = LAYERS * (4 * WIDTH**2 + 3 * WIDTH * INNER)
         on_cpu = "trainer.accelerator=cpu"
         assert parts(on_cpu, stage="sampling")["packed weights"] == 4 * layers + 4 * WORDS * WIDTH
         assert parts(on_cpu, "trainer.precision=bf16-mixed", stage="validation")["packed weights"] == 2 * layers + 4 * WORDS * WIDTH
         assert "packed weights" not in parts(stage="sampling") | parts(on_cpu)
+        monkeypatch.setattr("rlmods.policy.cpu_linear._has_bfloat16", lambda: False)
+        assert parts(on_cpu, "trainer.precision=bf16-mixed", stage="validation")["packed weights"] == 4 * WORDS * WIDTH
         monkeypatch.setattr("rlmods.policy.cpu_linear._has_onednn", lambda: False)
         assert parts(on_cpu, stage="sampling")["packed weights"] == 0
 

@@ -89,11 +89,14 @@ class TestPackedWeights:
     @needs_onednn
     @pytest.mark.parametrize("autocast", [False, True])
     def test_give_the_same_logits(self, autocast: bool) -> None:
+        has_bfloat16 = cpu_linear._has_bfloat16()
         policy, tokens = self.policy(), torch.randint(5, 90, (3, 10))
         with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
             expected = policy.next_logits(tokens)
             with packed_weights(policy, policy.model.get_output_embeddings()):
-                assert packed_weight(policy.model.model.layers[0].mlp.up_proj).dtype == (torch.bfloat16 if autocast else torch.float32)
+                packed = packed_weight(policy.model.model.layers[0].mlp.up_proj)
+                expected_dtype = torch.float32 if not autocast else torch.bfloat16 if has_bfloat16 else None
+                assert getattr(packed, "dtype", None) == expected_dtype
                 assert packed_weight(policy.model.get_output_embeddings()).dtype == torch.float32
                 actual = policy.next_logits(tokens)
         assert actual.dtype == torch.float32
@@ -118,6 +121,20 @@ class TestPackedWeights:
         with packed_weights(policy, policy.model.get_output_embeddings()):
             policy.next_logits(tokens).sum().backward()
         assert all(p.grad is not None for p in policy.model.model.layers.parameters())
+
+    @needs_onednn
+    @pytest.mark.parametrize("weights", [torch.float32, torch.bfloat16])
+    def test_of_16_bits_are_left_to_pytorch_on_a_processor_without(self, weights: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As with AVX2 alone, where oneDNN raises an error: ONEDNN_MAX_CPU_ISA=AVX2."""
+        monkeypatch.setattr(cpu_linear, "_has_bfloat16", lambda: False)
+        policy, tokens = self.policy().to(weights), torch.randint(5, 90, (3, 10))
+        output_layer = policy.model.get_output_embeddings()
+        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=weights == torch.float32):
+            expected = policy.next_logits(tokens)
+            with packed_weights(policy, output_layer):
+                assert [layer for layer in policy.modules() if packed_weight(layer) is not None] == [output_layer]
+                actual = policy.next_logits(tokens)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=5e-2)
 
     def test_without_onednn_nothing_changes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(cpu_linear, "_has_onednn", lambda: False)

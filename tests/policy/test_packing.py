@@ -109,6 +109,15 @@ class TestEqualsPadded:
         check_equal(made, *RAGGED)
 
     @pytest.mark.parametrize("name", ["llama", "gpt2"])
+    def test_with_whole_rows_as_queries(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """As on GPUs."""
+        monkeypatch.setattr(packing, "attends_whole_rows", lambda device: True)
+        assert all(chunk.visible is None for chunk in Packing.of(*RAGGED).chunks)
+        check_equal(policy(MODELS[name]()), *RAGGED)
+        f = forest(3, num_prompts=4, vocabulary=100)
+        check_equal(policy(MODELS[name]()), f.batch.tokens, f.mask)
+
+    @pytest.mark.parametrize("name", ["llama", "gpt2"])
     def test_in_float64(self, name: str) -> None:
         made = policy(MODELS[name]().double())
         check_equal(made, *RAGGED, rtol=1e-6)

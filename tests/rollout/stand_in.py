@@ -29,7 +29,7 @@ class StandIn:
         self.prompts: list[list[int]] = []
         """Prompts that were answered."""
         self.settings: list[dict[str, Any]] = []
-        self.is_down = False
+        self.is_down = self.keeps_cache = False
         self.change, self.log, self.lock = change, RequestLog(), threading.Lock()
 
     @property
@@ -51,7 +51,7 @@ class StandIn:
                 return 200, b'{"success": true}'
             if "token_ids" not in body:
                 self.num_resets += 1
-                return 200, b'{"success": true}'
+                return 200, b'{"success": false}' if self.keeps_cache else b'{"success": true}'
             reply: Any = {"choices": [choice(body, i, self.version) for i in range(body["sampling_params"]["n"])][::-1]}
             if self.change is not None:
                 reply = self.change(self, body, reply)

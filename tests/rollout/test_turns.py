@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -169,6 +170,16 @@ class TestLimits:
 
         with pytest.raises(UserError, match="the reward of a turn is nan"):
             sample(Bad())
+
+    def test_a_reward_of_numpy_is_a_plain_number(self) -> None:
+        """A checkpoint of responses sampled ahead that holds others cannot be loaded."""
+
+        class Counted(Script):
+            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Lines:
+                return Lines(prompt, [Reply(None, np.float64(0.5))], [])
+
+        rewards = [turn.reward for r in sample(Counted()) for turn in r.turns]
+        assert {(type(reward), reward) for reward in rewards} == {(float, 0.5)}
 
 
 class TestRollout:

@@ -17,6 +17,8 @@ from rlmods.distributed.collectives import all_gather
 from rlmods.policy import Policy
 from rlmods.rollout import VLLMServer, external
 from rlmods.rollout import servers as servers_module
+from rlmods.rollout.encoding import EncodedPrompt, whole
+from rlmods.rollout.external import sampling_settings
 from rlmods.types import Prompt, Response, UserError
 from tests.rollout.stand_in import Change, StandIn, choice, servers
 from tests.support import ahead_ranks, ranks, tiny_setup
@@ -84,7 +86,15 @@ class TestRequests:
             expected = {"n": 3, "max_tokens": 6, "temperature": 0.7, "top_p": 0.9, "top_k": 3, "stop": ["</answer>"], "logprobs": 0}
             expected |= {"repetition_penalty": 1.0, "min_p": 0.0, "ignore_eos": True, "stop_token_ids": sorted(policy.eos_ids)}
             assert all(expected.items() <= settings.items() for settings in found[0].settings)
-            assert len({settings["seed"] for settings in found[0].settings}) == len(PROMPTS)
+            seeds = {settings["seed"] for settings in found[0].settings}
+            assert len(seeds) == len(PROMPTS)
+
+    def test_seeds_are_numbers_of_63_bits(self, policy: Policy) -> None:
+        """Those of all continuations: vLLM adds their index."""
+        engine = VLLMServer(urls=["http://localhost:1"])
+        contexts = whole([EncodedPrompt(prompt, [3], i, 4) for prompt in PROMPTS for i in range(20)], 1 << 10)
+        seeds = [sampling_settings(engine, policy, context, 0)["seed"] for context in contexts]
+        assert 1 << 60 < max(seeds) + (1 << 10) < 1 << 63
 
     def test_a_failed_request_is_repeated(self, policy: Policy) -> None:
         failures = [503, 500, 503]
@@ -153,7 +163,7 @@ class TestRequests:
         assert [done for done, *_ in calls] == sorted(done for done, *_ in calls)
 
 
-def with_version(version: str) -> Any:
+def with_version(version: Any) -> Any:
     def change(server: StandIn, body: Any, reply: Any) -> Any:
         for x in reply["choices"]:
             x["weight_versions"][0]["version"] = version
@@ -174,6 +184,12 @@ class TestReplies:
     def test_other_weights_are_an_error(self, policy: Policy) -> None:
         with servers(with_version("other")) as found, pytest.raises(UserError, match=r"weights other instead of .*another process changed"):
             sample(found, policy)
+
+    @pytest.mark.parametrize("version", [{}, [None], 3, "x" * 10**5], ids=["mapping", "list", "number", "long"])
+    def test_weights_without_a_name_are_other_weights(self, version: Any, policy: Policy) -> None:
+        with servers(with_version(version)) as found, pytest.raises(UserError, match="another process changed") as error:
+            sample(found, policy)
+        assert len(str(error.value)) < 500
 
     def test_a_server_that_was_started_again_is_left_out(self, policy: Policy) -> None:
         asked, restarted = threading.Event(), with_version("default")
@@ -196,6 +212,7 @@ class TestReplies:
             ({"token_ids": [30] * 7, "logprobs": {"content": [{"logprob": -1.0}] * 7}}, "with 7 tokens, 7 log-probabilities"),
             ({"token_ids": [30] * 4, "logprobs": {"content": [{"logprob": -1.0}] * 2}}, "with 4 tokens, 2 log-probabilities"),
             ({"finish_reason": "abort"}, "finish reason abort: see its log"),
+            ({"finish_reason": "x" * 10**5}, "finish reason x{160}: see its log"),
             (
                 {"token_ids": [10**9], "logprobs": {"content": [{"logprob": -1.0}]}},
                 "tokens from 1000000000 to",
@@ -205,7 +222,19 @@ class TestReplies:
             ({"token_ids": [1e400]}, "its reply lacks tokens, log-probabilities or versions"),
             ({"logprobs": None}, "its reply lacks tokens, log-probabilities or versions: start it with python -m rlmods.serve"),
         ],
-        ids=["nan", "empty", "too long", "other length", "aborted", "large id", "negative id", "positive", "infinite id", "no logprobs"],
+        ids=[
+            "nan",
+            "empty",
+            "too long",
+            "other length",
+            "aborted",
+            "long reason",
+            "large id",
+            "negative id",
+            "positive",
+            "infinite id",
+            "no logprobs",
+        ],
     )
     def test_an_invalid_response_is_an_error(self, fields: dict[str, Any], message: str, policy: Policy) -> None:
         with servers(with_first(**fields)) as found, pytest.raises(UserError, match=message) as error:
@@ -276,6 +305,14 @@ class TestWeights:
             part.sync(policy, iteration=1)
             assert complete(part.generate(PROMPTS, samples=3, iteration=1), policy)
             assert (found[0].num_loads, found[1].num_loads) == (2, 1)
+
+    def test_a_server_that_keeps_cached_keys_and_values_is_left_out(self, policy: Policy) -> None:
+        """They are those of the previous weights."""
+        with servers(None, None) as found:
+            found[0].keeps_cache = True
+            with pytest.warns(UserWarning, match="did not drop the cached keys and values of the previous weights"):
+                sample(found, policy)
+            assert [len(server.prompts) for server in found] == [0, len(PROMPTS)]
 
     def test_a_folder_that_cannot_be_written_is_an_error(self, policy: Policy, tmp_path: Path) -> None:
         (tmp_path / "file").touch()

@@ -14,9 +14,10 @@ from rlmods.callbacks import IterationCheckpoint
 from rlmods.cli import main
 from rlmods.distributed.strategy import FSDP2
 from rlmods.preference import Sigmoid
-from rlmods.rollout import Local
-from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory
+from rlmods.rollout import Local, MultiTurn
+from rlmods.training.out_of_memory import _less_sampling, _less_training, advise, explain_out_of_memory, is_out_of_memory
 from rlmods.types import UserError
+from tests.support.environments import Echo
 from tests.support.tiny_setup import fit, learner, policy
 
 CUDA = (
@@ -106,6 +107,16 @@ class TestStages:
         trained = setup()
         trained.rollout._decode_batch = self.fail
         assert self.message(trained).endswith("type rollout.batch_size=8 (now 256), or rollout.max_tokens=4 (now 8)")
+
+    def test_in_an_environment_it_is_whole_responses_that_are_long(self, setup: Any) -> None:
+        """`rollout.max_tokens`, 8 here, limits a turn: twice as many tokens would be no less."""
+        trained = setup(rollout=MultiTurn(Local(max_tokens=8, batch_size=4), Echo()))
+        trained.trainer = SimpleNamespace(world_size=1, strategy=None)
+        assert trained.rollout.max_tokens == 60
+        assert next(_less_sampling(trained)) == "environment.max_tokens=30 (now 60)"
+        assert list(_less_training(trained))[-1] == "environment.max_tokens=30 (now 60)"
+        trained.rollout.rollout.cache_gib = 3.0
+        assert next(_less_sampling(trained)) == "rollout.cache_gib=1.5 (now 3)"
 
     @pytest.mark.parametrize("iteration", [0, 1])
     def test_transfer_of_weights(self, setup: Any, iteration: int) -> None:

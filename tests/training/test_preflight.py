@@ -30,7 +30,7 @@ from rlmods.types import Prompt, UserError
 from tests.policy.mixtures import mixture
 from tests.support import ranks
 from tests.support.environments import Echo
-from tests.support.tiny_setup import SPLITS, extension, fit, learner, policy
+from tests.support.tiny_setup import SPLITS, attached, extension, fit, learner, policy
 
 OFFLINE = {"rollout": None, "reward": None}
 TEACHER = Local(policy=partial(policy, seed=3))
@@ -241,6 +241,17 @@ def test_rows_have_what_an_environment_adds_to_prompts() -> None:
     longest = max(len(model.policy.encode(prompt)) for prompt in model.splits.train)
     assert max(shape.prompt for shape in model.shapes) == longest + 4
     assert {(len(r.prompt_tokens), len(r.tokens)) for r in responses} >= {(longest + 4, 60)}
+
+
+@pytest.mark.parametrize(("minibatches", "replay_fraction", "num_prompts"), [(1, 0.0, 4), (2, 0.0, 8), (1, 0.5, 24)])
+def test_rows_share_a_prompt_where_a_step_has_whole_groups(minibatches: int, replay_fraction: float, num_prompts: int) -> None:
+    """Minibatches and replay take rows of groups at random."""
+    batch = Batch(prompts=4, samples=4, minibatches=minibatches)
+    made = attached(learner(batch=batch, replay_fraction=replay_fraction))
+    [rows] = islice(made.largest_rows(), 1)
+    assert len(rows) == made.rows_per_step()
+    lengths = rows.mask.int().argmax(1).tolist()
+    assert len({tuple(row[:length]) for row, length in zip(rows.tokens.tolist(), lengths, strict=True)}) == num_prompts
 
 
 class TestLargestShapes:

@@ -354,6 +354,17 @@ class TestState:
         again.load_rank_states([torch.load(buffer, weights_only=True)], 0, 1)
         assert [replace(r, prompt=prompt) for r in again._responses] == [response]
 
+    def test_saved_calls_are_plain(self) -> None:
+        ahead, [prompt] = self.rows(1)
+        calls = (ToolCall("f", {"x": np.zeros(2)}, "2", None, np.float64(0.1)), ToolCall("g", {"y": 3}))
+        ahead._responses = [Response(prompt, [3], [4], [-1.0], mask=[True], turns=(Turn(0, 1, calls=calls),))]
+        buffer = io.BytesIO()
+        torch.save(ahead.rank_state(), buffer)
+        buffer.seek(0)
+        again = self.rows(1)[0]
+        again.load_rank_states([torch.load(buffer, weights_only=True)], 0, 1)
+        assert again._responses[0].turns == (Turn(0, 1, calls=(ToolCall("f", {}, "2", None, 0.1), ToolCall("g", {"y": 3}))),)
+
     def test_nothing_is_held_without_sampling_ahead(self) -> None:
         assert learner(rollout=FakeEngine()).ahead is None
         assert learner().ahead is None

@@ -32,7 +32,8 @@ class Extension:
         self.loop = loop
 
     def on_fit_start(self) -> None:
-        """Called when training starts, after the checkpoint is loaded and networks are on their devices."""
+        """Called when networks are on their devices, before data is loaded. The checkpoint is loaded before or, if networks are sharded,
+        afterwards."""
 
     def on_train_batch_start(self) -> None:
         """Called before each batch of prompts; dynamic sampling may draw several in one iteration."""

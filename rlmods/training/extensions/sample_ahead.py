@@ -140,7 +140,7 @@ class SampleAhead(Extension):
 
     def rank_state(self) -> dict[str, Any]:
         """Return the responses to this rank's next prompts, which the loader knows, so that of a prompt only its identity is needed. Of
-        `meta`, values of plain Python types are saved."""
+        `meta` and of calls of tools, values of plain Python types are saved."""
         self._wait()
         return {
             "responses": [
@@ -152,7 +152,7 @@ class SampleAhead(Extension):
                     "text": r.text,
                     "finish": r.finish,
                     "meta": plain_items(r.meta),
-                    **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [asdict(turn) for turn in r.turns]}),
+                    **({} if r.mask is None else {"mask": [bool(x) for x in r.mask], "turns": [_saved(turn) for turn in r.turns]}),
                     **({} if r.branch is None else {"branch": asdict(r.branch)}),
                     **({"cuts": [int(cut) for cut in r.cuts]} if r.cuts else {}),
                 }
@@ -173,6 +173,11 @@ def _response(row: Mapping[str, Any]) -> Response:
     prompt_id, time = row["prompt"]
     branch = Branch(**row["branch"]) if "branch" in row else None
     return Response(**{**row, "prompt": Prompt(id=prompt_id, time=time), "turns": _turns(row.get("turns", ())), "branch": branch})
+
+
+def _saved(turn: Turn) -> dict[str, Any]:
+    """Return a turn as a dictionary for a checkpoint."""
+    return asdict(turn) | {"calls": [plain_items(asdict(call)) for call in turn.calls]}
 
 
 def _turns(rows: Sequence[Mapping[str, Any]]) -> tuple[Turn, ...]:
