@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -57,7 +58,9 @@ def main(config: DictConfig) -> float | None:
 
 def _resume_command(config: DictConfig, overrides: list[str]) -> str:
     own = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
-    return shlex.join(["python", "train.py", *own, f"run_dir={config.run_dir}", "resume=auto"])
+    plugins = os.environ.get("RLMODS_PLUGINS")
+    prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
+    return prefix + shlex.join(["python", "train.py", *own, f"run_dir={config.run_dir}", "resume=auto"])
 
 
 def _print_resume(config: DictConfig, overrides: list[str]) -> None:
