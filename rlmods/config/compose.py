@@ -156,6 +156,8 @@ def _check_optimizer(config: DictConfig) -> None:
     for key in ("lr", "weight_decay", "eps", "momentum"):
         if isinstance(value := config.optimizer.get(key, 0.0), bool | str):
             raise UserError(f"optimizer.{key}={value}: must be a number, such as 1e-5")
+        if value is not None and value < 0:
+            raise UserError(f"optimizer.{key}={value}: must be 0 or more, such as 1e-5")
     try:
         instantiate(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:

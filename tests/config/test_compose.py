@@ -800,7 +800,7 @@ class TestBeforeAnythingIsWritten:
     @pytest.mark.parametrize(
         ("typed", "says"),
         [
-            ("optimizer.lr=-1", "optimizer: Invalid learning rate"),
+            ("optimizer.lr=-1", "optimizer.lr=-1: must be 0 or more, such as 1e-5"),
             ("optimizer.lr=abc", "optimizer.lr=abc: must be a number"),
             ("seed=-1", "seed=-1: must be"),
             ("seed=1.5", "seed=1.5: must be"),
