@@ -45,8 +45,8 @@ class UserError(Exception):
 def suggest(name: str, known: Iterable[object]) -> str:
     """Return a suggestion for an unknown name: the known names most similar to it, or all of them if none is similar."""
     names = [str(x) for x in known]
-    similar = get_close_matches(name, names, 3)
-    ratio = {x: SequenceMatcher(None, name, x).ratio() for x in similar}
+    similar = get_close_matches(name, names, 3) or get_close_matches(name.lower(), names, 3)
+    ratio = {x: SequenceMatcher(None, name.lower(), x.lower()).ratio() for x in similar}
     similar = [x for x in similar if ratio[x] > ratio[similar[0]] - 0.15]
     return f"did you mean {' or '.join(similar)}?" if similar else f"choose from {', '.join(names)}"
 

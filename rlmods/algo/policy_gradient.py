@@ -385,6 +385,7 @@ class PolicyGradient(Learner):
         batch = fresh = self.normalize_advantages(fresh)
         self.credit.check(fresh, self.ratio, self.ranks)
         log_advantages(self.sampled_rows, fresh)
+        self.meter.mean("train/zero_advantage_fraction", torch.where(fresh.mask, fresh.advantages, 0.0).eq(0).all(1), fresh.mask.any(1))
         for extension in self.extensions:
             batch = extension.before_update(batch)
         if self.critic is not None and batch.returns is not None:

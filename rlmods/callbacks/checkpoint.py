@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import shutil
 import time
@@ -29,6 +30,8 @@ BEST_EXPORT = "export_best"
 
 class IterationCheckpoint(Callback):
     """Save `iteration_000012.ckpt` every `every` iterations, or `every_s` seconds, and after the last, atomically, and keep the newest.
+
+    A run on a single rank that ends by an exception or Ctrl-C saves the last iteration first, unless optimizer steps of the next were made.
 
     If a checkpoint cannot be written (full disk), warn, log `checkpoint/failures` (failures so far in this process), keep the older ones
     and try again after the next iteration. If the last checkpoint fails, the run fails after its export.
@@ -83,6 +86,8 @@ class IterationCheckpoint(Callback):
         """Iteration and metric of the latest validation."""
         self._is_best = False
         """True if the latest validation is the best so far and not saved yet."""
+        self._last_state: tuple[dict[str, Any], int] | None = None
+        """Checkpoint of the end of the last iteration, while it is not saved, and the number of optimizer steps."""
 
     def setup(self, trainer: Trainer, pl_module: Any, stage: str) -> None:
         if type(trainer.strategy.checkpoint_io) is TorchCheckpointIO:
@@ -120,6 +125,8 @@ class IterationCheckpoint(Callback):
         has_ended, self._last_ended = iteration > self._last_ended, iteration  # an iteration may take several batches of prompts
         if is_last or is_due or self._error or self._is_best or (has_ended and self._is_overdue(trainer)):
             self._save(trainer, learner)
+        if has_ended:
+            self._keep_state(trainer, learner)
 
     def _is_overdue(self, trainer: Trainer) -> bool:
         """Return True on all ranks if `every_s` has passed on the first."""
@@ -128,6 +135,35 @@ class IterationCheckpoint(Callback):
 
     def on_train_end(self, trainer: Trainer, learner: Any) -> None:
         self._save(trainer, learner)
+
+    def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
+        """Save the end of the last iteration, if this is the only rank and no optimizer step was made since."""
+        (checkpoint, optimizer_steps), self._last_state = self._last_state or (None, -1), None
+        if checkpoint is None or self._error or learner.optimizer_steps != optimizer_steps:
+            return
+        iteration = checkpoint["iteration"]
+        final = self.folder / CHECKPOINT_NAME.format(iteration)
+        temporary = self.folder / f".{final.name}.tmp"
+        try:
+            trainer.strategy.save_checkpoint(checkpoint, temporary)
+            sync(temporary)
+            os.replace(temporary, final)
+        except (OSError, RuntimeError) as error:  # do not hide the exception
+            temporary.unlink(missing_ok=True)
+            warnings.warn(f"iteration {iteration} was not saved ({_format_error(error)})", stacklevel=2)
+        else:
+            self._own.add(iteration)
+            self._delete_old(trainer)
+
+    def _keep_state(self, trainer: Trainer, learner: Any) -> None:
+        """Keep what a checkpoint of this iteration holds for `on_exception`: weights and optimizer as references, which only an optimizer
+        step changes, and copies of everything else. Other ranks could not take part in saving it."""
+        self._last_state = None
+        if trainer.world_size > 1 or hasattr(trainer.strategy, "shard") or learner.iteration == self._last_saved:
+            return
+        checkpoint = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        weights = {key: checkpoint.pop(key) for key in ("state_dict", "optimizer_states") if key in checkpoint}
+        self._last_state = copy.deepcopy(checkpoint) | weights, learner.optimizer_steps
 
     def teardown(self, trainer: Trainer, learner: Any, stage: str) -> None:
         """

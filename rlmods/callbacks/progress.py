@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from typing import Any
 
@@ -27,22 +28,49 @@ METRICS = {
 VALIDATION_PREFIXES = ("val/accuracy", "val/mean@", "val/pass@", "val/maj@", "val/pair_accuracy", "val/step_accuracy")
 
 
+PHASES = {
+    "rollout": "sampling",
+    "sync": "passing weights to the sampler",
+    "reward": "grading",
+    "score": "computing log-probabilities",
+    "teacher": "asking the teacher",
+    "judge": "judging",
+    "refresh": "training the reward model",
+    "update": "updating",
+    "validation": "validating",
+    "checkpoint": "saving",
+    "preflight": "trying the largest microbatches",
+}
+"""Display name by phase of the iteration (`PhaseTimer`)."""
+MIN_SHOWN_S = 2.0
+"""Seconds after which a phase is shown on a terminal."""
+
+
 class Progress(Callback):
-    """Show a bar for iterations, and one for responses during sampling."""
+    """Show a bar for iterations, one for responses during sampling, and the time in any other phase that takes long: grading, updates,
+    validation. Without a terminal, print lines."""
 
     def __init__(self, patience_s: float = 30.0) -> None:
         """
         Args:
-            patience_s: without a terminal, seconds without output after which sampling prints its progress too.
+            patience_s: without a terminal, seconds without output after which the current phase is printed.
         """
         self.patience_s = patience_s
         self._bars: bars.Progress | None = None
         self._validation = ""
-        self._last_output = self._sampling_since = time.monotonic()
+        self._last_output = self._sampling_since = self._phase_since = time.monotonic()
+        self._phase = ("", 0)
+        """Latest phase seen, and its iteration."""
+        self._phase_start = 0
+        """Progress of the timer when that phase was first seen."""
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     @rank_zero_only
     def on_train_start(self, trainer: Trainer, learner: Any) -> None:
         self._last_output = time.monotonic()
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._watch, args=(learner,), name="progress", daemon=True)
         if hasattr(getattr(learner, "rollout", None), "on_tokens"):
             learner.rollout.on_tokens = self.on_tokens
         console = rich.get_console()
@@ -61,7 +89,9 @@ class Progress(Callback):
             )
             self._iterations = self._bars.add_task("iterations", total=trainer.max_iterations, completed=learner.iteration, details="")  # type: ignore[attr-defined]
             self._sampling = self._bars.add_task("sampling", total=1, visible=False, details="")
+            self._phases = self._bars.add_task("", total=None, visible=False, details="")
             self._bars.start()
+        self._thread.start()
 
     @rank_zero_only
     def on_preflight(self, trainer: Trainer, learner: Any, line: str) -> None:
@@ -107,8 +137,30 @@ class Progress(Callback):
     def on_exception(self, trainer: Trainer, learner: Any, exception: BaseException) -> None:
         self._close()
 
+    def _watch(self, learner: Any) -> None:
+        """Loop of the thread: the main thread may be in a reward or in a microbatch for long."""
+        while not self._stop.wait(min(1.0, self.patience_s / 5)):
+            self.show_phase(learner)
+
+    def show_phase(self, learner: Any) -> None:
+        """Show the current phase of the iteration if it takes long."""
+        now, phase, progress = time.monotonic(), (learner.timer.phase, learner.iteration), learner.timer.progress
+        if phase != self._phase:
+            self._phase, self._phase_since, self._phase_start = phase, now, progress
+        name, seconds, bars = PHASES.get(phase[0], phase[0]), now - self._phase_since, self._bars
+        microbatches = f", {progress - self._phase_start} microbatches" if phase[0] == "update" else ""
+        if bars is not None:
+            visible = seconds >= MIN_SHOWN_S and phase[0] in PHASES and not bars.tasks[self._sampling].visible
+            bars.update(self._phases, description=name, details=f"{seconds:.0f} s{microbatches}", visible=visible)
+        elif now - self._last_output > self.patience_s:
+            self._print(f"iteration {learner.iteration}: {name}, {seconds:.0f} s{microbatches}")
+
     def _close(self) -> None:
-        """Stop the bars, which restores the cursor."""
+        """Stop the thread, and the bars, which restores the cursor."""
+        self._stop.set()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join()
+        self._thread = None
         if self._bars is not None:
             self._bars.stop()
             self._bars = None

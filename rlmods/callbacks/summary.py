@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 import time
 import warnings
 from collections.abc import Mapping, Sequence
@@ -76,8 +77,11 @@ class Summary(L.Callback):
             length = f"{pl_module.iteration} iterations"
             if ended_early and not interrupted:
                 length = f"{pl_module.iteration} of {pl_module.max_iterations} iterations, ended by {pl_module.stopped_by or 'a callback'}"
+            findings = _findings(trainer)
             parts = [length, validation, steps, f"the model is in {self.directory.export}"]
             print(f"{self.label}: {'; '.join(part for part in parts if part)}", flush=True)
+            for finding in findings:
+                print(f"warning: {finding}", file=sys.stderr, flush=True)
 
     def on_exception(self, trainer: L.Trainer, pl_module: Any, exception: BaseException) -> None:
         exit = (
@@ -118,6 +122,7 @@ class Summary(L.Callback):
             seed=self.seed,
             overrides=self.overrides,
             fork=self.fork,
+            warnings=_findings(trainer),
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -126,3 +131,9 @@ class Summary(L.Callback):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.accuracy, self.peak_memory_mb, self.wall_s = state_dict["accuracy"], state_dict["peak_memory_mb"], state_dict["wall_s"]
+
+
+def _findings(trainer: L.Trainer) -> list[str]:
+    """Return the warnings of the callbacks that hold for the latest iteration (`finding`)."""
+    findings = [getattr(callback, "finding", None) for callback in trainer.callbacks]  # type: ignore[attr-defined]
+    return [finding for finding in findings if finding]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
 from pathlib import Path
@@ -23,6 +24,7 @@ from rlmods.distributed.collectives import is_first_rank
 from rlmods.distributed.strategy import check_resume
 from rlmods.memory.allocator import keep_freed_memory
 from rlmods.run import RunDir
+from rlmods.run.lock import is_locked
 from rlmods.run.resume import list_checkpoints
 from rlmods.training.out_of_memory import advise, explain_out_of_memory, is_out_of_memory, out_of_memory
 from rlmods.types import UserError
@@ -36,13 +38,35 @@ def main(config: DictConfig) -> float | None:
     choices, overrides = dict(hydra.runtime.choices), list(hydra.overrides.task)
     if hydra.mode == RunMode.MULTIRUN:
         return run_member(config, lambda: _signal_status(run(config, choices, overrides)))
-    with plain_errors():
-        learner = run(config, choices, overrides)
+    try:
+        with plain_errors():
+            learner = run(config, choices, overrides)
+    except Exception as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        _print_resume(config, overrides)
+        sys.exit(1)
+    except SystemExit as error:
+        if isinstance(error.code, str):  # before the last line, not after it as by the interpreter
+            print(error.code, file=sys.stderr, flush=True)
+            error = SystemExit(1)
+        _print_resume(config, overrides)
+        raise error from None
     if _signal_status(learner):
-        overrides = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
-        resume_command = shlex.join(["python", "train.py", *overrides, f"run_dir={config.run_dir}", "resume=auto"])
-        _exit_interrupted(learner, RunDir(Path(config.run_dir)), resume_command)
+        _exit_interrupted(learner, RunDir(Path(config.run_dir)), _resume_command(config, overrides))
     return None
+
+
+def _resume_command(config: DictConfig, overrides: list[str]) -> str:
+    own = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
+    plugins = os.environ.get("RLMODS_PLUGINS")
+    prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
+    return prefix + shlex.join(["python", "train.py", *own, f"run_dir={config.run_dir}", "resume=auto"])
+
+
+def _print_resume(config: DictConfig, overrides: list[str]) -> None:
+    """Print how to resume a run that failed, if this process has started to train in its directory."""
+    if is_first_rank() and is_locked(Path(config.run_dir)) and (saved := list_checkpoints(RunDir(Path(config.run_dir)).checkpoints)):
+        print(f"iteration {saved[-1][0]} is saved; to resume: {_resume_command(config, overrides)}", file=sys.stderr, flush=True)
 
 
 def _signal_status(learner: Learner) -> int:

@@ -1,14 +1,13 @@
 """Create or list plugins: `python -m rlmods.plugin new GROUP NAME [FOLDER]` and `python -m rlmods.plugin list`.
 
 `new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME` works. GROUP is one of advantage, ratio,
-reward, sampling. FOLDER is the folder of plugins: by default $RLMODS_PLUGINS, else `plugins/` beside the package. `list` prints the folder
-and the options of every plugin.
+reward, sampling. FOLDER is the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` beside the package. `list`
+prints the folder and the options of every plugin.
 """
 
 from __future__ import annotations
 
 import inspect
-import os
 import re
 import sys
 from collections.abc import Sequence
@@ -75,7 +74,7 @@ def main(arguments: Sequence[str]) -> None:
 def _action(arguments: Sequence[str]) -> dict[str, Any]:
     match list(arguments):
         case ["new", group, name, *rest] if len(rest) < 2:
-            return new(group, name, Path(rest[0] if rest else os.environ.get("RLMODS_PLUGINS", plugins.FOLDER)).expanduser())
+            return new(group, name, Path(rest[0]).expanduser() if rest else (*plugins.configured(), plugins.FOLDER)[0])
         case ["list"]:
             return list_plugins()
     raise UserError("type: python -m rlmods.plugin new GROUP NAME, or python -m rlmods.plugin list")

@@ -101,7 +101,9 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     if uses_ptx:
         ptx = splits if ptx_config is None else _splits(without_validation(ptx_config, "ptx", overrides), "ptx")
         splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
-    used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
+    of_terms = [group for group in choices if group.startswith("reward@reward.")]  # what the run pays is among its parts
+    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy")
+    used_choices = {group: option for group, option in choices.items() if group in shown and option is not None}
     plan = Plan(
         config=config,
         algorithm=algorithm,
@@ -154,6 +156,8 @@ def _check_optimizer(config: DictConfig) -> None:
     for key in ("lr", "weight_decay", "eps", "momentum"):
         if isinstance(value := config.optimizer.get(key, 0.0), bool | str):
             raise UserError(f"optimizer.{key}={value}: must be a number, such as 1e-5")
+        if value is not None and value < 0:
+            raise UserError(f"optimizer.{key}={value}: must be 0 or more, such as 1e-5")
     try:
         instantiate(config.optimizer, "optimizer", partial=True)([torch.nn.Parameter(torch.zeros(1))])
     except (TypeError, ValueError) as error:

@@ -18,6 +18,18 @@ ALIASES = {
     **dict.fromkeys(("epochs", "max_steps", "steps", "iterations"), "trainer.max_iterations=100"),
     **dict.fromkeys(("model", "model_name", "model_name_or_path"), "policy=hf policy.name=MODEL"),
     **dict.fromkeys(("beta", "kl_coef"), "kl=loss kl.coefficient=0.01"),
+    **dict.fromkeys(("learning_rate", "lr"), "optimizer.lr=1e-5"),
+    **dict.fromkeys(("epsilon", "clip_range", "clip_eps"), "ratio.low=0.2 ratio.high=0.2"),
+    **dict.fromkeys(("gamma", "lam"), "advantage=gae advantage.gamma=1.0 advantage.lam=0.95"),
+    **dict.fromkeys(("max_completion_length", "max_new_tokens", "max_tokens"), "rollout.max_tokens=512"),
+    "max_prompt_length": "data.max_prompt_tokens=512",
+    "temperature": "rollout.temperature=1.0",
+    **dict.fromkeys(("eval_steps", "eval_every"), "validation.every=10"),
+    **dict.fromkeys(("save_steps", "save_every"), "callbacks.checkpoint.every=10"),
+    **dict.fromkeys(("per_device_train_batch_size", "gradient_accumulation_steps"), "batch.prompts=32 batch.token_budget=8192"),
+    **dict.fromkeys(("dataset", "dataset_name"), "data=jsonl data.train=NAME:SPLIT"),
+    **dict.fromkeys(("reward_funcs", "reward_fn"), "reward=OPTION"),
+    "use_vllm": "rollout=vllm",
     "num_generations": "batch.samples=8",
     "output_dir": "run_dir=FOLDER",
     "batch_size": "batch.prompts=32 batch.samples=8",
@@ -32,7 +44,11 @@ OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 def explain_override(error: Exception) -> UserError | None:
     """Return a one-line error for an override that Hydra rejected; None if Hydra did not raise `error`."""
     if "Config group override must be" in str(error):
-        return UserError("a group takes the name of an option, not null: drop it, or type GROUP=OPTION")
+        if str(error).endswith("NoneType"):
+            return UserError("a group takes the name of an option, not null: drop it, or type GROUP=OPTION")
+        return UserError(
+            "a group takes the name of an option, not a number: type GROUP=OPTION, or GROUP.SETTING=NUMBER for a setting of it"
+        )
     if not isinstance(error, HydraException):
         return None
     text = " ".join(str(error).split("\nSee https://")[0].split())
@@ -48,6 +64,8 @@ def explain_override(error: Exception) -> UserError | None:
     if isinstance(error, MissingConfigException) and missing is not None:
         group, _, option = str(missing).rpartition("/")
         return UserError(f"{group}={option}: no such option; {suggest(option, error.options or options(group))}")
+    if text.startswith("Could not delete from config"):
+        return UserError(f"{text} Type the whole key of a setting to remove, such as ~callbacks.samples or ~reward.terms.overlong")
     siblings = getattr(error.__cause__, "parent_node", None)
     if text.startswith("Could not override") and isinstance(siblings, DictConfig):
         return _unknown_key(str(getattr(error.__cause__, "full_key", "")), siblings)

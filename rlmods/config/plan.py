@@ -73,7 +73,8 @@ class Plan:
         limit = "environment.max_tokens" if isinstance(rollout, MultiTurn) else "rollout.max_tokens"
         prompts = (*splits.train, *splits.val)
         added = num_added_tokens(policy, rollout, prompts)
-        check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added)
+        filters = "max_prompt_tokens" in config.data
+        check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added, filters)
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
@@ -174,24 +175,37 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
 
 
 def check_context(
-    policy: Policy, prompts: Iterable[Prompt], max_tokens: int, setting: str = "rollout.max_tokens", num_added: int = 0
+    policy: Policy,
+    prompts: Sequence[Prompt],
+    max_tokens: int,
+    setting: str = "rollout.max_tokens",
+    num_added: int = 0,
+    filters: bool = False,
 ) -> None:
-    """Check that each prompt and `max_tokens` response tokens fit into the model's context. `setting`: what limits the response tokens.
-    `num_added`: tokens that an environment adds to a prompt.
+    """Check that each prompt and `max_tokens` response tokens fit into the model's context.
+
+    Args:
+        setting: limits the response tokens.
+        num_added: number of tokens that an environment adds to a prompt.
+        filters: the data set has `max_prompt_tokens`.
 
     Raises:
         UserError: a prompt that is empty or too long.
     """
-    for prompt in prompts:
-        length = len(policy.encode(prompt))
-        if length == 0:
-            raise UserError(f"prompt {prompt.id} is empty: remove it from the data")
-        length += num_added
-        if length + max_tokens > policy.context_length:
-            raise UserError(
-                f"prompt {prompt.id} has {length} tokens; with {setting}={max_tokens} that exceeds the model's context of "
-                f"{policy.context_length}: shorten the prompt or type a smaller {setting}"
-            )
+    lengths = [len(policy.encode(prompt)) for prompt in prompts]
+    if 0 in lengths:
+        raise UserError(f"prompt {prompts[lengths.index(0)].id} is empty: remove it from the data")
+    limit = policy.context_length - max_tokens - num_added
+    too_long = [(prompt, length) for prompt, length in zip(prompts, lengths, strict=True) if length > limit]
+    if too_long:
+        prompt, length = too_long[0]
+        advice = f"shorten the prompt or type a smaller {setting}"
+        if filters and limit > 0 and len(too_long) < len(prompts):
+            advice = f"type data.max_prompt_tokens={limit} to leave out {len(too_long)} of {len(prompts)} prompts, or a smaller {setting}"
+        raise UserError(
+            f"prompt {prompt.id} has {length + num_added} tokens; with {setting}={max_tokens} that exceeds the model's context of "
+            f"{policy.context_length}: {advice}"
+        )
 
 
 def check_response_lengths(policy: Policy, prompts: Iterable[Prompt], columns: Sequence[str]) -> None:

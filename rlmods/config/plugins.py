@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import EntryPoint, entry_points
@@ -49,7 +49,8 @@ class Source:
 class PluginFolders(SearchPathPlugin):
     """Appends every plugin's folder to Hydra's search path."""
 
-    folder: ClassVar[Path] = FOLDER
+    folders: ClassVar[tuple[Path, ...]] = (FOLDER,)
+    """Folders of plugins."""
 
     def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
         existing = {str(option.relative_to(conf)): option for conf in _conf_folders(search_path) for option in conf.rglob("*.yaml")}
@@ -69,12 +70,12 @@ class PluginFolders(SearchPathPlugin):
 
 
 def sources() -> Iterator[Source]:
-    """Yield the plugins in the folder, then those of installed packages.
+    """Yield the plugins in the folders, then those of installed packages.
 
     Raises:
         UserError: an entry point names a package that does not exist, cannot be imported or has no options.
     """
-    for path in _plugins(PluginFolders.folder):
+    for path in _plugins(PluginFolders.folders):
         yield Source(path.name, path, path, path.name)
     for entry in _entry_points(tuple(sys.path)):
         try:
@@ -98,18 +99,29 @@ def _entry_points(path: tuple[str, ...]) -> tuple[EntryPoint, ...]:
     return tuple(sorted(entry_points(group=ENTRY_POINTS), key=lambda entry: entry.name))
 
 
-def register(folder: Path | None = None) -> None:
-    """Make the plugins in `folder` importable and add their options. Default: $RLMODS_PLUGINS, else `plugins/` beside the package.
+def configured() -> tuple[Path, ...]:
+    """Return the folders in `RLMODS_PLUGINS`, which are separated as in `PATH` (by `:`, on Windows `;`).
+
+    Raises:
+        UserError: one does not exist.
+    """
+    folders = tuple(Path(name).expanduser().resolve() for name in os.environ.get("RLMODS_PLUGINS", "").split(os.pathsep) if name)
+    for folder in folders:
+        if not folder.is_dir():
+            raise UserError(f"no plugin folder {folder}, set RLMODS_PLUGINS to one that exists (several: A{os.pathsep}B) or unset it")
+    return folders
+
+
+def register(*folders: Path) -> None:
+    """Make the plugins in `folders` importable and add their options. Default: `plugins/` beside the package, and those of `configured`.
 
     Raises:
         UserError: a plugin's name is not valid for a module or is that of another module, or its module is missing. While Hydra composes:
             an option is in no known group, or has the name of an existing option (which Hydra would silently ignore).
     """
-    configured = folder or os.environ.get("RLMODS_PLUGINS")
-    PluginFolders.folder = Path(configured or FOLDER).expanduser().resolve()
-    if configured and not PluginFolders.folder.is_dir():
-        raise UserError(f"no plugin folder {PluginFolders.folder}, set RLMODS_PLUGINS to one that exists or unset it")
-    for plugin in _plugins(PluginFolders.folder):
+    found = [folder.expanduser().resolve() for folder in folders] or [FOLDER, *configured()]
+    PluginFolders.folders = tuple(dict.fromkeys(found))
+    for plugin in _plugins(PluginFolders.folders):
         module = plugin / f"{plugin.name}.py"
         if not plugin.name.isidentifier():
             raise UserError(f"{plugin}: the folder's name is that of a Python module, use letters, digits and _ only")
@@ -135,7 +147,7 @@ def check_name(plugin: Path) -> None:
 def explain_plugin_error(exception: BaseException) -> UserError | None:
     """Return a one-line error with file and line number if `exception` or one of its causes was raised in a plugin, else None."""
     try:
-        folders = [PluginFolders.folder, *(source.code for source in sources())]
+        folders = [*PluginFolders.folders, *(source.code for source in sources())]
     except UserError as error:
         return error
     cause: BaseException | None = exception
@@ -150,10 +162,10 @@ def explain_plugin_error(exception: BaseException) -> UserError | None:
     return errors[-1] if errors else None
 
 
-def _plugins(folder: Path) -> Iterator[Path]:
-    """Return the folders of the plugins in `folder`."""
+def _plugins(folders: Sequence[Path]) -> Iterator[Path]:
+    """Return the folders of the plugins in `folders`."""
     hidden = (".", "__")
-    return (path for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
+    return (path for folder in folders for path in sorted(folder.glob("*")) if path.is_dir() and not path.name.startswith(hidden))
 
 
 def _conf_folders(search_path: ConfigSearchPath) -> Iterator[Path]:

@@ -17,6 +17,7 @@ from yaml import YAMLError
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.environment.tool import BUILT_IN
+from rlmods.run.printable import one_line
 from rlmods.types import UserError
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
@@ -77,6 +78,8 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
         if name == "_target_" and not is_known_class(value, _group(key)):
             top = key.split(".")[0]
             advice = f"type {top}=OPTION, one of yours" if top != "policy" and (CONF / top).is_dir() else "give another run"
+            if folders := _recorded_plugins(path):
+                advice = f"if you trust its plugins, set RLMODS_PLUGINS={shlex.quote(folders)}, or {advice}"
             raise UserError(f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
@@ -90,6 +93,15 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
         overrides = " ".join(_override(key, value) for key, _, value in confirm)
         raise UserError(f"{path}: {confirm[0][0]}={confirm[0][2]} {confirm[0][1]}: if you trust this run, type {overrides}")
     return settings
+
+
+def _recorded_plugins(path: Path) -> str:
+    """Return the folders of plugins (`RLMODS_PLUGINS`) that `versions.txt` beside a `config.yaml` records, empty if there are none."""
+    try:
+        lines = path.with_name("versions.txt").read_text(errors="replace").splitlines()
+    except OSError:
+        return ""
+    return next((one_line(line.removeprefix("plugins "))[:500] for line in lines if line.startswith("plugins ")), "")
 
 
 def _check_tools(path: Path, key: str, value: Any) -> None:

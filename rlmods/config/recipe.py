@@ -30,7 +30,8 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     """Return the algorithm's name, and in brackets what departs from its recipe: `dapo[ratio=symmetric,ratio.low=0.1]`.
 
     Listed are the groups of the recipe with another option, the settings of these groups that differ from those of their option, and the
-    settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe.
+    settings of the algorithm that change the objective (`rlmods.types.objective`) and differ from the recipe. No paper chooses the option
+    of `reward`, so it is not listed, but its settings and terms are, where they differ from the option's.
     A fork names its origin: `dapo[fork=a@60]`.
     """
     algo = choices.get("algo", config.algo.name)
@@ -47,9 +48,31 @@ def label(config: DictConfig, choices: Mapping[str, str], algorithm: type[Learne
     objective = {field.name: field.default for field in fields(algorithm.settings_type) if field.metadata.get("objective")}
     declared = objective | (_defaults("algo", algo) or {}).get("algo", {})
     departures += _differences(OmegaConf.masked_copy(config.algo, [key for key in objective if key in config.algo]), declared, "algo")
+    if "reward" in algorithm.groups and (declared := _defaults("reward", choices.get("reward", ""))) is not None:
+        departures += _reward_departures(config.reward, declared, choices)
     if fork := config.get("fork"):
         departures.append(f"fork={Path(str(fork)).name}")
     return f"{config.algo.name}[{','.join(departures)}]" if departures else str(config.algo.name)
+
+
+def _reward_departures(config: DictConfig, declared: Mapping[str, Any], choices: Mapping[str, str]) -> list[str]:
+    """Return the settings of the reward that differ from those of its option, and the terms that it lacks or adds (by their option). A
+    setting that the option leaves open, such as a model or a pattern, is not listed."""
+    before, now = dict(declared.get("terms") or {}), config.get("terms") or {}
+    added = [name for name in now if name not in before]
+    listed = [f"~reward.terms.{name}" for name in before if name not in now]
+    for name in added:
+        key = f"reward.terms.{name}.reward"
+        option = choices.get(f"reward@{key}") or str(now[name].reward.get("_target_", "")).rpartition(".")[2]
+        weight = now[name].get("weight", 1.0)
+        listed += [f"{key}={option}", *([f"reward.terms.{name}.weight={_as_typed(weight)}"] if weight != 1.0 else [])]
+    settings = [key for key, value in declared.items() if isinstance(value, str | int | float) and key in config]
+    listed += _differences(OmegaConf.masked_copy(config, settings), declared, "reward")
+    for name in [name for name in before if name in now]:
+        open_keys = [key for key, value in _leaves(before[name], f"reward.terms.{name}") if value is None]
+        changes = _differences(now[name], before[name], f"reward.terms.{name}")
+        listed += [change for change in changes if change.split("=")[0] not in open_keys]
+    return listed
 
 
 def _differences(config: DictConfig, declared: Mapping[str, Any], name: str) -> list[str]:

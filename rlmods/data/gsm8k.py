@@ -12,6 +12,7 @@ from typing import Any
 from rlmods.data.hub import Rows, call_loader
 from rlmods.data.jsonl import hold_out, read_jsonl
 from rlmods.data.schema import Splits, check_count, check_text, checked_splits, import_extra, prompt_fields
+from rlmods.run.hub import check_hub
 from rlmods.types import Prompt, UserError
 
 
@@ -70,6 +71,7 @@ class GSM8K:
     def _hub(self, split: str) -> Rows:
         datasets = import_extra("datasets", "gsm8k")
         advice = "data.path=FILE_OR_FOLDER to read local files"
+        check_hub(self.name)
         return call_loader(self.name, advice, datasets.load_dataset, self.name, self.config, split=split)
 
     def _prompts(self, rows: Iterable[Mapping[str, Any]], source: str, split: str) -> list[Prompt]:

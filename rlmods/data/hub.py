@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlmods.data.schema import import_extra
+from rlmods.run.hub import check_hub
 from rlmods.types import UserError
 
 Rows = Iterable[Mapping[str, Any]]
@@ -32,6 +33,7 @@ def load_rows(source: str, split: str) -> Rows:
     if any((folder / marker).is_file() for marker in ("state.json", "dataset_dict.json")):
         saved = call_loader(source, advice, datasets.load_from_disk, str(folder))
         return call_loader(source, advice, saved.__getitem__, split) if isinstance(saved, dict) else saved
+    check_hub(name)
     return call_loader(source, advice, datasets.load_dataset, str(folder) if folder.is_dir() else name, *config, split=split)
 
 

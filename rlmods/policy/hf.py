@@ -16,6 +16,7 @@ from rlmods.policy.base import Policy
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain
 from rlmods.policy.quantization import quantization_config
 from rlmods.policy.text import eos_ids, set_template_kwargs
+from rlmods.run.hub import check_hub
 from rlmods.types import UserError
 
 
@@ -108,6 +109,7 @@ def load(
     if dtype not in ("float32", "bfloat16", "float16"):
         raise UserError(f"policy.dtype={dtype}: type policy.dtype=float32 or policy.dtype=bfloat16")
     check_configs(name)
+    check_hub(name)
     settings: dict[str, Any]
     if (Path(name).expanduser() / ADAPTER_CONFIG).is_file():
         settings = {"dtype": dtype, "attention": attention, "checkpointing": checkpointing, "quantization": quantization}

@@ -22,6 +22,7 @@ from rlmods.policy.cpu_linear import use_cpu_linear
 from rlmods.policy.dropout import disable_dropout, original_dropout
 from rlmods.policy.files import NO_CODE, NO_PICKLE, check_configs, explain, read_config
 from rlmods.policy.text import TokenizerMixin, eos_ids
+from rlmods.run.hub import check_hub
 from rlmods.types import RowFloats, TokenFloats, TokenInts, TokenMask, UserError
 
 HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
@@ -237,6 +238,7 @@ class ScalarModel(TokenizerMixin, nn.Module):
 
         location, _ = find(source)
         check_configs(location)
+        check_hub(location)
         options = {"dtype": torch.float32, "output_loading_info": True, "ignore_mismatched_sizes": True, **NO_CODE, **NO_PICKLE}
         try:
             tokenizer = AutoTokenizer.from_pretrained(location, **NO_CODE)

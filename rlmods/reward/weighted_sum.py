@@ -46,7 +46,10 @@ class WeightedSum:
             raise UserError("WeightedSum: reward.terms is empty: type +reward@reward.terms.accuracy.reward=accuracy")
         for name, term in self.terms.items():
             if not isinstance(term, Mapping) or not callable(term.get("reward")) or not set(term) <= {"reward", "weight", "timeout_s"}:
-                raise UserError(f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} (with _convert_: all in YAML)")
+                typed = f"type +reward@reward.terms.{name}.reward=OPTION +reward.terms.{name}.weight=1.0"
+                raise UserError(
+                    f"WeightedSum: terms.{name} must be {{weight: NUMBER, reward: REWARD}} (with _convert_: all in YAML): {typed}"
+                )
             weight = term.get("weight", 1.0)
             if isinstance(weight, bool) or not isinstance(weight, int | float):
                 raise UserError(f"WeightedSum: terms.{name}.weight={weight!r} is not a number")

@@ -234,6 +234,8 @@ def _versions() -> str:
     typed = one_line(shlex.join(["python", *sys.argv]))
     lines = [f"command {typed}", f"python {platform.python_version()}", f"platform {platform.platform()}"]
     lines += [f"processor {_processor()}", f"threads {torch.get_num_threads()}"]
+    if folders := os.environ.get("RLMODS_PLUGINS"):
+        lines.append(f"plugins {one_line(folders)}")
     for name in PACKAGES:
         try:
             lines.append(f"{name} {version(name)}")

@@ -67,10 +67,11 @@ def write_summary(
     seed: int | None = None,
     overrides: Sequence[str] | None = None,
     fork: str | None = None,
+    warnings: Sequence[str] = (),
 ) -> None:
     """Write `summary.json`. `accuracy` has the keys first, best and last; `exit` is "finished", "interrupted" or "failed: <reason>". The
     number of dropped prompts is written if there are any, seed and overrides if they are known, and the origin,
-    RUN@ITERATION, if the run is a fork.
+    RUN@ITERATION, if the run is a fork. `warnings` are findings that hold at the end of the run, such as a collapse.
 
     Raises:
         ValueError: other keys in `accuracy`, an invalid `exit`.
@@ -93,6 +94,7 @@ def write_summary(
         **({} if seed is None else {"seed": seed}),
         **({} if overrides is None else {"overrides": list(overrides)}),
         **({"fork": fork} if fork else {}),
+        **({"warnings": list(warnings)} if warnings else {}),
     }
     atomic_write(path, dumps(summary, indent=2) + "\n")
 

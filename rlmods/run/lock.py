@@ -56,6 +56,11 @@ def acquire(folder: Path) -> bool:
     return True
 
 
+def is_locked(folder: Path) -> bool:
+    """Return True if this process has locked `folder`."""
+    return (held := _locks.get(folder.resolve())) is not None and held[0].is_locked
+
+
 def _lock_directory(directory: int) -> None:
     """Lock an open directory, where the file system can. Raises: BlockingIOError if another process has locked it."""
     try:

@@ -16,6 +16,7 @@ from rlmods.policy import Policy
 from rlmods.policy.files import NO_CODE
 from rlmods.policy.frozen import check_vocabulary
 from rlmods.policy.text import TokenizerMixin
+from rlmods.run.hub import check_hub
 from rlmods.teacher.demonstration import Demonstrated
 from rlmods.types import UserError, check_bounds
 
@@ -83,6 +84,7 @@ class Server(Demonstrated):
 
         source = self.tokenizer or str(self.model)
         model = Model()
+        check_hub(source)
         try:
             model.tokenizer = AutoTokenizer.from_pretrained(source, **NO_CODE)
         except (OSError, ValueError) as error:

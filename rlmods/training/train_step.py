@@ -106,9 +106,9 @@ class TrainStep:
         if self._is_nonfinite(losses, norms, [source_rows for source_rows, _ in sources]):
             optimizer.zero_grad()
             return
+        self.num_steps += 1  # before the step: an unchanged count says that the weights are unchanged, also after an exception in it
         optimizer.step()
         optimizer.zero_grad()  # gradients take no memory while responses are sampled
-        self.num_steps += 1
 
     def gradient_sync(self, is_last: bool) -> AbstractContextManager[Any]:
         """Delay the gradient reduction of DDP to the last microbatch. FSDP, which holds no full gradients, reduces with each."""

@@ -266,3 +266,46 @@ class TestExport:
     def test_invalid_settings_are_rejected(self, invalid: dict[str, Any], message: str) -> None:
         with pytest.raises(UserError, match=message):
             IterationCheckpoint("x", **invalid)
+
+
+class Failing(Tiny):
+    """Raises an exception in the batch `at`, before its optimizer step or after it."""
+
+    def __init__(self, at: int, error: BaseException, after_step: bool = False) -> None:
+        super().__init__()
+        self.at, self.error, self.after_step = at, error, after_step
+
+    def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
+        if len(self.seen) + 1 == self.at and not self.after_step:
+            self.seen.append(0.0)  # what a broken iteration leaves behind
+            raise self.error
+        super().training_step(batch, batch_idx)
+        if len(self.seen) == self.at:
+            raise self.error
+
+
+class TestException:
+    @pytest.mark.parametrize("error", [ValueError("a reward"), KeyboardInterrupt()], ids=["exception", "Ctrl-C twice"])
+    def test_saves_the_last_iteration(self, tmp_path: Path, error: BaseException) -> None:
+        straight = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "a", every=100)])
+        with pytest.raises((ValueError, SystemExit)):
+            fit(Failing(6, error), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)])
+        assert names(tmp_path / "b/checkpoints") == ["iteration_000005.ckpt"]
+        checkpoint = find_resume(tmp_path / "b", "auto")
+        resumed = fit(Tiny(), 10, [IterationCheckpoint(tmp_path / "b/checkpoints", every=100)], resume=checkpoint)
+        assert resumed.seen == straight.seen
+        assert torch.equal(resumed.weight, straight.weight)
+
+    def test_saves_nothing_once_the_weights_have_changed(self, tmp_path: Path) -> None:
+        with pytest.raises(ValueError, match="a reward"):
+            fit(Failing(6, ValueError("a reward"), after_step=True), 10, [IterationCheckpoint(tmp_path, every=4)])
+        assert names(tmp_path) == ["iteration_000004.ckpt"]
+
+    def test_a_full_disk_does_not_hide_the_exception(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def full(*_: object) -> None:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        monkeypatch.setattr("rlmods.callbacks.checkpoint.sync", full)
+        with pytest.raises(ValueError, match="a reward"), pytest.warns(UserWarning, match=r"iteration 5 was not saved \(No space"):
+            fit(Failing(6, ValueError("a reward")), 10, [IterationCheckpoint(tmp_path, every=100)])
+        assert names(tmp_path) == []

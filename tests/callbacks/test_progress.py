@@ -8,6 +8,7 @@ from rich.console import Console
 
 from rlmods.callbacks import Progress, Samples
 from rlmods.callbacks.progress import format_iteration
+from rlmods.types import Prompt
 from tests.callbacks.stubs import Tiny, fit, notify, trainer
 
 
@@ -44,6 +45,30 @@ def test_long_sampling_prints_progress(capsys: pytest.CaptureFixture[str], monke
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
         progress.on_tokens(3, 8, 50)
     assert capsys.readouterr().out == "sampling 3/8 responses, 50 tokens\n"
+
+
+def test_long_phases_print_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    start, progress, learner = time.monotonic(), Progress(patience_s=30), Tiny()
+    for seconds, phase in ((20, "reward"), (31, "reward"), (55, "reward"), (62, "reward"), (95, "update"), (130, "update")):
+        learner.timer.phase = phase
+        learner.timer.progress += 3
+        monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
+        progress.show_phase(learner)
+    lines = ["grading, 11 s", "grading, 42 s", "updating, 0 s, 0 microbatches", "updating, 35 s, 3 microbatches"]
+    assert capsys.readouterr().out.splitlines() == [f"iteration 0: {line}" for line in lines]
+
+
+def test_a_slow_reward_is_shown_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    class Slow(Tiny):
+        def training_step(self, batch: list[Prompt], batch_idx: int) -> None:
+            with self.timer.within("reward"):
+                time.sleep(0.3)
+            super().training_step(batch, batch_idx)
+
+    progress = Progress(patience_s=0.1)
+    fit(Slow(), 1, [progress])
+    assert "iteration 0: grading, 0 s" in capsys.readouterr().out
+    assert progress._thread is None
 
 
 @pytest.fixture

@@ -25,6 +25,7 @@ def learner(iteration: int = 2) -> Any:
 
 
 def write(tmp_path: Path, values: list[float], end: Any) -> dict[str, Any]:
+    tmp_path.mkdir(exist_ok=True)
     summary = Summary(RunDir(tmp_path), "dapo", {"ratio": "symmetric"})
     for value in values:
         summary.on_validation_metrics(TRAINER, None, {"val/accuracy": value}, [])
@@ -50,6 +51,16 @@ def test_dropped_prompts_are_counted(tmp_path: Path) -> None:
     summary = Summary(RunDir(tmp_path / "other"), "dapo", {}, dropped_prompts=3)
     summary.on_train_end(TRAINER, learner(1))
     assert json.loads((tmp_path / "other" / "summary.json").read_text())["dropped_prompts"] == 3
+
+
+def test_warnings_that_hold_at_the_end(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    callbacks = [SimpleNamespace(finding="val/accuracy has collapsed"), SimpleNamespace(finding=None), object()]
+    trainer: Any = SimpleNamespace(is_global_zero=True, callbacks=callbacks)
+    content = write(tmp_path, [], lambda s: s.on_train_end(trainer, learner()))
+    assert content["warnings"] == ["val/accuracy has collapsed"]
+    assert capsys.readouterr().err == "warning: val/accuracy has collapsed\n"
+    callbacks.clear()
+    assert "warnings" not in write(tmp_path / "other", [], lambda s: s.on_train_end(trainer, learner()))
 
 
 def test_peak_memory_includes_the_last_checkpoint(tmp_path: Path) -> None:

@@ -20,11 +20,11 @@ from tests.support.processes import Process
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder of plugins; imports are undone after the test."""
-    path, modules, before = list(sys.path), set(sys.modules), plugins.PluginFolders.folder
+    path, modules, before = list(sys.path), set(sys.modules), plugins.PluginFolders.folders
     (tmp_path / "mine").mkdir()
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "mine"))
     yield tmp_path / "mine"
-    plugins.PluginFolders.folder = before
+    plugins.PluginFolders.folders = before
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]

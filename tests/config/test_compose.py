@@ -152,6 +152,15 @@ class TestLabel:
         [
             ((), "dapo"),
             (("ratio=clip_higher",), "dapo"),
+            (("reward=accuracy",), "dapo"),
+            (("reward.terms.format.weight=0.2",), "dapo[reward.terms.format.weight=0.2]"),
+            (("~reward.terms.overlong",), "dapo[~reward.terms.overlong]"),
+            (("+reward@reward.terms.mine.reward=brevity",), "dapo[reward.terms.mine.reward=brevity]"),
+            (
+                ("+reward@reward.terms.mine.reward=length", "+reward.terms.mine.weight=0.5"),
+                "dapo[reward.terms.mine.reward=length,reward.terms.mine.weight=0.5]",
+            ),
+            (("reward=regex", "reward.pattern=a"), "dapo"),
             (("ratio=symmetric",), "dapo[ratio=symmetric]"),
             (("ratio.high=0.3",), "dapo[ratio.high=0.3]"),
             (("ratio=symmetric", "ratio.low=0.1", "kl=loss"), "dapo[kl=loss,ratio=symmetric,ratio.low=0.1]"),
@@ -791,7 +800,7 @@ class TestBeforeAnythingIsWritten:
     @pytest.mark.parametrize(
         ("typed", "says"),
         [
-            ("optimizer.lr=-1", "optimizer: Invalid learning rate"),
+            ("optimizer.lr=-1", "optimizer.lr=-1: must be 0 or more, such as 1e-5"),
             ("optimizer.lr=abc", "optimizer.lr=abc: must be a number"),
             ("seed=-1", "seed=-1: must be"),
             ("seed=1.5", "seed=1.5: must be"),
@@ -894,6 +903,12 @@ class TestFit:
         check_context(self.policy(), prompts, 5)
         with pytest.raises(UserError, match=r"prompt long has 11 tokens; .*context of 16: .* smaller rollout\.max_tokens"):
             check_context(self.policy(), prompts, 6)
+        with pytest.raises(
+            UserError, match=r"type data\.max_prompt_tokens=10 to leave out 1 of 2 prompts, or a smaller rollout\.max_tokens"
+        ):
+            check_context(self.policy(), prompts, 6, filters=True)
+        with pytest.raises(UserError, match=r"shorten the prompt or type a smaller rollout\.max_tokens"):
+            check_context(self.policy(), prompts[1:], 6, filters=True)  # it would leave out every prompt
 
     def test_an_empty_prompt(self) -> None:
         with pytest.raises(UserError, match="prompt nothing is empty"):

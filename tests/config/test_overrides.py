@@ -12,7 +12,7 @@ MISTAKES = {
     "rollout.ahead=1": "rollout.ahead: a setting of rollout=vllm_server, which is not selected",
     "algo.beta=1": "algo.beta: no such setting; did you mean",
     "algo.packing=true": r"algo\.packing: no such setting any more: .*; drop it$",
-    "lr=1": r"lr: no such setting; did you mean optimizer\.lr",
+    "lr=1": r"lr: no such setting; type optimizer\.lr",
     "advanatge=gae": r"advanatge: no such setting; did you mean advantage\?",
     "zzz=1": "zzz: no such setting; choose from seed, run_dir, resume, fork, batch,",
     "algo=grpp": "algo=grpp: no such option; did you mean grpo",

@@ -34,9 +34,9 @@ def tree(tmp_path: Path) -> Iterator[Path]:
     write(tmp_path / "conf/reward/builtin.yaml", "_target_: builtins.dict")
     write(tmp_path / "plugins/shout/shout.py", "class Shout:\n    def __init__(self, volume):\n        self.volume = volume\n")
     write(tmp_path / "plugins/shout/reward/loud.yaml", "_target_: shout.Shout\nvolume: 11")
-    path, modules, folder = list(sys.path), set(sys.modules), plugins.PluginFolders.folder
+    path, modules, folder = list(sys.path), set(sys.modules), plugins.PluginFolders.folders
     yield tmp_path
-    plugins.PluginFolders.folder = folder
+    plugins.PluginFolders.folders = folder
     sys.path[:] = path
     for name in set(sys.modules) - modules:
         del sys.modules[name]
@@ -63,7 +63,7 @@ def test_help_lists_options_of_plugins_from_any_directory(tree: Path, tmp_path_f
     env = {**os.environ, "RLMODS_PLUGINS": str(tree / "plugins"), "PYTHONPATH": str(ROOT)}
     elsewhere = tmp_path_factory.mktemp("elsewhere")
     run = subprocess.run([sys.executable, tree / "app.py", "--help"], cwd=elsewhere, env=env, capture_output=True, text=True)
-    assert "reward: builtin, loud" in run.stdout, run.stderr
+    assert "reward: brevity, builtin, loud" in run.stdout, run.stderr
 
 
 @pytest.mark.parametrize(
@@ -97,12 +97,25 @@ def test_other_files_and_folders_are_ignored(tree: Path) -> None:
 
 def test_a_missing_folder_is_an_error_only_if_configured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RLMODS_PLUGINS", str(tmp_path / "none"))
-    monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path)
+    monkeypatch.setattr(plugins.PluginFolders, "folders", (tmp_path,))
     with pytest.raises(UserError, match="no plugin folder"):
         plugins.register()
     monkeypatch.delenv("RLMODS_PLUGINS")
     monkeypatch.setattr(plugins, "FOLDER", tmp_path / "none")
     plugins.register()
+
+
+def test_folders_of_the_environment_are_added_to_those_of_the_repository(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tree / "more/whisper/whisper.py", "class Whisper: pass\n")
+    write(tree / "more/whisper/reward/soft.yaml", "_target_: whisper.Whisper")
+    monkeypatch.setattr(plugins, "FOLDER", tree / "plugins")
+    (tree / "none of them").mkdir()
+    monkeypatch.setenv("RLMODS_PLUGINS", os.pathsep.join([str(tree / "more"), str(tree / "none of them"), ""]))
+    plugins.register()
+    assert [source.name for source in plugins.sources()] == ["shout", "whisper"]
+    with initialize_config_dir(str(tree / "conf"), version_base="1.3"):
+        assert type(instantiate(compose("train", ["reward=soft"]).reward)).__name__ == "Whisper"
+        assert type(instantiate(compose("train", ["reward=loud"]).reward)).__name__ == "Shout"
 
 
 @pytest.mark.parametrize(

@@ -169,7 +169,7 @@ class TestTargets:
         (tmp_path / "received_plugin/received_plugin.py").write_text(
             "import os\nfrom subprocess import Popen\nclass Mine: pass\nclass Other: pass\ndef function(): pass\n"
         )
-        monkeypatch.setattr(plugins.PluginFolders, "folder", plugins.PluginFolders.folder)
+        monkeypatch.setattr(plugins.PluginFolders, "folders", plugins.PluginFolders.folders)
         monkeypatch.setattr(sys, "path", [*sys.path])
         plugins.register(tmp_path)
         assert is_known_class("received_plugin.Mine", "reward")
@@ -177,7 +177,7 @@ class TestTargets:
         for target in ("Popen", "os.system", "function", "Nonsense", "nowhere.Mine"):
             assert not is_known_class(f"received_plugin.{target}", "reward")
         assert not is_known_class("received_plugin_too.Mine", "reward")
-        monkeypatch.setattr(plugins.PluginFolders, "folder", tmp_path / "empty")
+        monkeypatch.setattr(plugins.PluginFolders, "folders", (tmp_path / "empty",))
         assert not is_known_class("received_plugin.Mine", "reward")
 
 
@@ -195,6 +195,14 @@ class TestValues:
         with pytest.raises(UserError, match=r"data\.name=.* calls a resolver") as error:
             configuration([], saved=path, run_keys=RUN_KEYS)
         assert "sk-secret" not in str(error.value)
+
+    def test_recorded_folders_of_plugins_are_named_but_not_used(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, reward___target_="elsewhere.Mine")
+        with pytest.raises(UserError, match="is not executed: type reward=OPTION"):
+            read_received(path, RUN_KEYS)
+        path.with_name("versions.txt").write_text("command python train.py\nplugins /my plugins\x1b[2J\n")
+        with pytest.raises(UserError, match=r"if you trust its plugins, set RLMODS_PLUGINS='/my plugins.*', or type reward=OPTION"):
+            read_received(path, RUN_KEYS)
 
     def test_what_reaches_beyond_the_process_is_typed(self, tmp_path: Path) -> None:
         path = saved(tmp_path, *LLM_JUDGE, reward__judge__key_variable="AWS_SECRET", reward__judge__cache="/etc/x")

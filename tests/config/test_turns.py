@@ -82,7 +82,7 @@ def own_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "plugins/received_tools"
     folder.mkdir(parents=True)
     (folder / "received_tools.py").write_text("from shutil import rmtree\ndef own(text: str) -> str: return text\n")
-    monkeypatch.setattr(plugins.PluginFolders, "folder", plugins.PluginFolders.folder)
+    monkeypatch.setattr(plugins.PluginFolders, "folders", plugins.PluginFolders.folders)
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "received_tools", raising=False)
     plugins.register(tmp_path / "plugins")

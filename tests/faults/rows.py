@@ -85,9 +85,7 @@ ROWS = {
         "the current iteration, and those since the last checkpoint",
     ),
     "ctrl_c": Row("Ctrl-C", f"interrupted after iteration 2; {RESUME_COMMAND}", 130, "nothing"),
-    "ctrl_c_twice": Row(
-        "Ctrl-C twice", "stopping after iteration 2; press Ctrl-C again to stop at once", 1, "iterations after the last checkpoint"
-    ),
+    "ctrl_c_twice": Row("Ctrl-C twice", f"iteration 1 is saved; {RESUME_COMMAND}", 1, "the current iteration"),
     "nan_once": Row(
         "The loss of one optimizer step is NaN",
         "",
@@ -118,7 +116,7 @@ ROWS = {
         "A reward raises",
         "RuntimeError: reward fault raised LookupError: no such key (<file>:<line>)",
         1,
-        "iterations after the last checkpoint",
+        "the current iteration",
     ),
     "reward_hangs": Row(
         "A reward in worker processes hangs on every response",

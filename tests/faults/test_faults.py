@@ -110,7 +110,7 @@ def run(tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFix
         if not row.message:
             assert stderr == ""
         if row.message.startswith("error: "):
-            assert len(stderr.strip().splitlines()) == 1 + stderr.count("warning: "), stderr
+            assert len(stderr.strip().splitlines()) == 1 + stderr.count("warning: ") + stderr.count(" is saved; to resume: "), stderr
 
     return start_run
 

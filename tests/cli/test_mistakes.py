@@ -1,0 +1,77 @@
+"""Typical mistakes of the first hour: each is answered by one line that names the fix."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from rlmods.cli.console import as_user_error
+from tests.config.test_compose import plan
+
+MISTAKES = {
+    # names of settings in other libraries
+    "learning_rate=1e-4": "type optimizer.lr=1e-5",
+    "lr=1e-4": "type optimizer.lr=1e-5",
+    "num_gpus=2": "type trainer.devices=2",
+    "epochs=3": "type trainer.max_iterations=100",
+    "trainer.max_steps=10": "did you mean trainer.max_iterations?",
+    "model=Qwen/Qwen3-0.6B": "type policy=hf policy.name=MODEL",
+    "num_generations=8": "type batch.samples=8",
+    "beta=0.01": "type kl=loss kl.coefficient=0.01",
+    "clip_range=0.2": "type ratio.low=0.2 ratio.high=0.2",
+    "gamma=0.99": "type advantage=gae advantage.gamma=1.0",
+    "max_completion_length=64": "type rollout.max_tokens=512",
+    "max_prompt_length=64": "type data.max_prompt_tokens=512",
+    "temperature=0.7": "type rollout.temperature=1.0",
+    "output_dir=out": "type run_dir=FOLDER",
+    "batch_size=32": "type batch.prompts=32 batch.samples=8",
+    "bf16=true": "type trainer.precision=bf16-mixed",
+    "use_vllm=true": "type rollout=vllm",
+    # names
+    "algo=gpro": "did you mean gspo or grpo",
+    "algo=GRPO": "did you mean grpo",
+    "advanatge=gae": "did you mean advantage?",
+    "reward=acuracy": "did you mean accuracy?",
+    "optimizer=adam": "did you mean adamw?",
+    "optimizer.lrr=1": "did you mean optimizer.lr?",
+    "ratio.clip=0.3": "did you mean ratio.low or ratio.high",
+    "policy=gpt2": "choose from hf, random, smollm2, tiny",
+    "data=train.jsonl": "did you mean jsonl?",
+    "trainer=deepspeed": "choose from ddp, default, fsdp",
+    # syntax
+    "algo": "an override is key=value or group=option",
+    "'data.template=Q: {question}'": "needs quotes: 'data.template=\"Q: {question}\"'",
+    "+adapter=lora": "type it without +",
+    "kl=0.1": "type GROUP=OPTION, or GROUP.SETTING=NUMBER",
+    "reward=null": "drop it, or type GROUP=OPTION",
+    "~foo": "such as ~callbacks.samples",
+    "+reward.terms.mine.reward=brevity": "type +reward@reward.terms.mine.reward=OPTION",
+    # values
+    "optimizer.lr=abc": "must be a number, such as 1e-5",
+    "optimizer.lr=-1": "must be 0 or more, such as 1e-5",
+    "batch.prompts=abc": "must be a whole number",
+    "batch.samples=0": "must be at least 1",
+    "batch.minibatches=3 batch.prompts=4 batch.samples=4": "type one of 1, 2, 4, 8, 16",
+    "rollout.temperature=0": "type rollout.temperature=1",
+    "trainer.precision=bf61": "type trainer.precision=auto",
+    "data.level=9": "choose from 1, 2, 3, 4, 5",
+    # settings of parts that are not selected, and parts that do not fit
+    "policy.name=gpt2": "a setting of policy=hf",
+    "kl.coefficient=0.1": "a setting of kl=",
+    "data.max_prompt_tokens=10": "a setting of data=gsm8k or data=jsonl",
+    "data=jsonl": "type data.train=FILE",
+    "data=jsonl data.train=nosuch.jsonl": "type data.train=FILE",
+    "algo=grpo batch.samples=1": "type batch.samples=8",
+    "algo=ppo critic=none": "type critic=separate",
+}
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_mistake_is_answered_by_one_line_that_names_the_fix(typed: str) -> None:
+    with pytest.raises(Exception) as error:  # noqa: PT011 - of Hydra or of ours; `as_user_error` refuses others
+        plan(*shlex.split(typed))
+    message = as_user_error(error.value)  # type: ignore[arg-type]
+    assert message is not None
+    assert MISTAKES[typed] in str(message)
+    assert "\n" not in str(message)
