@@ -13,6 +13,7 @@ import lightning as L
 import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, judge_keys, one_line, parse_settings
@@ -23,6 +24,7 @@ from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
 from rlmods.data import Splits
+from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
@@ -93,6 +95,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
     _check_trainer(config)
+    _check_loggers(config)
     splits = _splits(config.data, "data")
     uses_ptx = bool(getattr(settings, "ptx_coefficient", 0))
     ptx_config = config.get("ptx")
@@ -173,6 +176,16 @@ def _check_trainer(config: DictConfig) -> None:
         if key not in known:
             raise UserError(f"unknown key trainer.{key}: known keys are max_iterations and the arguments of lightning.Trainer")
     strategy.check_settings(config.trainer.get("strategy"))
+
+
+def _check_loggers(config: DictConfig) -> None:
+    for name, node in config.logger.items():
+        try:
+            kind = get_class(node._target_)
+        except (ValueError, ImportError, OmegaConfBaseException) as error:
+            raise explain_plugin_error(error) or UserError(f"logger.{name}: {one_line(error)}") from error
+        if package := getattr(kind, "package", None):
+            import_extra(package, package, f"logger={name}")
 
 
 def check(plan: Plan, rules: Sequence[Rule] = RULES) -> None:
