@@ -19,15 +19,16 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy
-from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.config.plan import max_prompt_tokens, short_prompts
+from rlmods.config.instantiate import instantiate
+from rlmods.config.plan import max_prompt_tokens, short_prompts, without_long_prompts
+from rlmods.config.validation import read_validation
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.rollout.turns import over_turns
 from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
-from rlmods.training.evaluation import Validation, values_by_prompt, with_settings
+from rlmods.training.evaluation import values_by_prompt
 from rlmods.training.segments import forward
 from rlmods.types import Prompt, Scores, UserError
 
@@ -62,7 +63,7 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
         _use_trained_reward_models(config, saved, Path(model), overrides)
     reward = instantiate(config.reward, "reward")
     rollout = over_turns(instantiate(config.rollout, "rollout"), instantiate(config.environment, "environment"))
-    validation = parse_settings(config.validation, "validation", Validation)
+    validation = read_validation(config.validation)
     process = SingleProcess()
     policy = load(model).to(process.device)
     if hasattr(rollout, "check_policy"):
@@ -70,13 +71,15 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     reference = None if reference_name is None else _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
+    validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
-    intervals = {name: bootstrap_interval(values) for name, values in values_by_prompt(rows, validation.samples).items()}
+    by_prompt = values_by_prompt(rows, validation.samples, validation.pass_at)
+    intervals = {name: bootstrap_interval(values) for name, values in by_prompt.items()}
     bounded = {name: [x.low, x.high] for name, x in intervals.items() if x.is_bounded}
     prompts = kept[: validation.max_prompts]
     if reference is not None:
-        sampler = with_settings(rollout, temperature=validation.temperature, top_p=1.0, top_k=0, seed=validation.seed)
-        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, max(1, validation.samples), config.batch.token_budget)
+        sampler, samples = validation.sampler(rollout), max(1, validation.samples)
+        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, config.batch.token_budget)
     dropped = {"dropped_prompts": len(splits.val) - len(kept)} if len(kept) < len(splits.val) else {}
     return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items())), "interval_95": bounded}
 
