@@ -533,6 +533,7 @@ class TestRules:
             "graded",
             "ptx",
             "sources",
+            "validation",
         } - {"values"}
 
     @pytest.mark.parametrize(
