@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import re
 import time
 from typing import Any
 
@@ -25,7 +26,8 @@ METRICS = {
 }
 """Metrics shown if present, by display name."""
 
-VALIDATION_PREFIXES = ("val/accuracy", "val/mean@", "val/pass@", "val/maj@", "val/pair_accuracy", "val/step_accuracy")
+VALIDATION_METRICS = r"val/(?!reward/)([\w-]+/)?(accuracy|mean@|pass@|maj@|pair_accuracy|step_accuracy)"
+"""Beginnings of the names of the main metrics, also of named sets."""
 
 
 PHASES = {
@@ -172,7 +174,7 @@ class Progress(Callback):
 
 def format_validation(metrics: Metrics) -> str:
     """Format the main validation metrics: `val/accuracy 0.480  val/pass@4 0.720`."""
-    shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if name.startswith(VALIDATION_PREFIXES))
+    shown = "  ".join(f"{name} {value:.3f}" for name, value in metrics.items() if re.match(VALIDATION_METRICS, name))
     if not shown and "val/reward" in metrics:  # for rewards without gold answers
         return f"val/reward {metrics['val/reward']:.3f}"
     return shown

@@ -146,6 +146,9 @@ def _config_with_run(saved: Path, keys: set[str], typed: set[str]) -> dict[str, 
     """Return the primary configuration with the groups and settings in `keys` from a run, so that overrides apply to the run's values."""
     run, primary = read_received(saved, sorted(keys), typed), OmegaConf.to_container(OmegaConf.load(CONF / "train.yaml"))
     assert isinstance(primary, dict)
+    validation = run.get("validation")
+    if isinstance(validation, dict) and (validation.get("reward") is None or "reward@validation.reward" in typed):
+        validation.pop("reward", None)  # it would take the place of an option that is typed
     keys = {key for key in keys if key in run or key not in OPTIONAL}
     defaults = [entry for entry in primary.pop("defaults") if entry != "_self_" and not (isinstance(entry, dict) and keys & entry.keys())]
     return {"defaults": [*defaults, "_self_"], **primary, **run}

@@ -1,7 +1,8 @@
 """Evaluate a saved policy: `python -m rlmods.evaluate RUN_OR_MODEL [group=option] [key=value]`.
 
 RUN_OR_MODEL is a run directory (its `export/` is evaluated, with the run's data, reward and rollout settings unless overrides change them),
-a directory of a Hugging Face model, or a hub name. Prints one JSON object. Validation during training uses the same code. `interval_95` has
+a directory of a Hugging Face model, or a hub name. Of a reward model it is `val/pair_accuracy` on held-out preferences
+(`data=preferences`). Prints one JSON object. Validation during training uses the same code. `interval_95` has
 the bounds of bootstrap intervals over prompts, for values that differ between prompts.
 
     validation.samples=8    also sample 8 responses to each prompt, for `val/mean@8`, `val/pass@8` and `val/maj@8`
@@ -10,6 +11,8 @@ the bounds of bootstrap intervals over prompts, for values that differ between p
 
 from __future__ import annotations
 
+import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,17 +22,20 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.command import command, configuration, find_policy
-from rlmods.config.instantiate import instantiate, parse_settings
-from rlmods.config.plan import max_prompt_tokens, short_prompts
+from rlmods.config.instantiate import instantiate
+from rlmods.config.plan import max_prompt_tokens, short_prompts, without_long_prompts
+from rlmods.config.validation import read_validation
 from rlmods.ops import pack
 from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
+from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
+from rlmods.reward import Neural
 from rlmods.rollout.turns import over_turns
 from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
-from rlmods.training.evaluation import Validation, values_by_prompt, with_settings
+from rlmods.training.evaluation import values_by_prompt
 from rlmods.training.segments import forward
-from rlmods.types import Prompt, Scores, UserError
+from rlmods.types import Prompt, Response, Scores, UserError
 
 RUN_KEYS = ("data", "reward", "rollout", "environment", "validation", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
@@ -58,11 +64,13 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     splits = instantiate(config.data, "data")()
     if not splits.val:
         raise UserError("there are no held-out prompts: type data.num_val=200")
+    if is_reward_model(model):
+        return {"model": source, **pair_accuracy(model, splits.val[: config.validation.max_prompts], config.batch.token_budget)}
     if saved is not None:
         _use_trained_reward_models(config, saved, Path(model), overrides)
     reward = instantiate(config.reward, "reward")
     rollout = over_turns(instantiate(config.rollout, "rollout"), instantiate(config.environment, "environment"))
-    validation = parse_settings(config.validation, "validation", Validation)
+    validation = read_validation(config.validation)
     process = SingleProcess()
     policy = load(model).to(process.device)
     if hasattr(rollout, "check_policy"):
@@ -70,15 +78,55 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     reference = None if reference_name is None else _load_reference(reference_name).to(process.device)
     kept = short_prompts(policy, splits.val, max_prompt_tokens(config, "data"))
     policy.warn_of_control_tokens((), kept)
+    validation = without_long_prompts(validation, policy, config.validation)
     metrics, rows = validation(policy, rollout, reward, kept, process)
-    intervals = {name: bootstrap_interval(values) for name, values in values_by_prompt(rows, validation.samples).items()}
+    by_prompt = values_by_prompt(rows, validation.samples, validation.pass_at)
+    intervals = {name: bootstrap_interval(values) for name, values in by_prompt.items()}
     bounded = {name: [x.low, x.high] for name, x in intervals.items() if x.is_bounded}
     prompts = kept[: validation.max_prompts]
     if reference is not None:
-        sampler = with_settings(rollout, temperature=validation.temperature, top_p=1.0, top_k=0, seed=validation.seed)
-        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, max(1, validation.samples), config.batch.token_budget)
+        sampler, samples = validation.sampler(rollout), max(1, validation.samples)
+        metrics["val/kl_ref"] = kl_from(reference, policy, sampler, prompts, samples, config.batch.token_budget)
     dropped = {"dropped_prompts": len(splits.val) - len(kept)} if len(kept) < len(splits.val) else {}
     return {"model": source, "prompts": len(prompts), **dropped, **dict(sorted(metrics.items())), "interval_95": bounded}
+
+
+def is_reward_model(model: str | Path) -> bool:
+    """Return whether a directory holds a reward model; False for a hub name."""
+    path = Path(model).expanduser() / "config.json"
+    try:
+        architectures = json.loads(path.read_text()).get("architectures") if path.is_file() else None
+    except (ValueError, AttributeError, OSError, RecursionError):  # loading it has the message
+        return False
+    return isinstance(architectures, list) and any(str(x).endswith("ForSequenceClassification") for x in architectures)
+
+
+def pair_accuracy(model: str | Path, prompts: Sequence[Prompt], token_budget: int) -> dict[str, Any]:
+    """Return the fraction of pairs of responses to a prompt, one ranked above the other, of which the reward model scores the better one
+    higher (ties count half), and its bootstrap interval over prompts if all have equally many pairs.
+
+    Raises:
+        UserError: the data has no such pairs, or the model is none.
+    """
+    reward, correct = Neural(model=str(model), token_budget=token_budget), list[list[float]]()
+    for prompt in prompts:
+        texts, ranks = prompt.meta.get("candidates", ()), torch.tensor(prompt.meta.get("ranks", ()))
+        finished = prompt.meta.get("finished") or [True] * len(texts)
+        responses = [Response(prompt, text=x, finish="stop" if end else "length") for x, end in zip(texts, finished, strict=True)]
+        if len(responses) < 2:
+            continue
+        scores = torch.tensor([math.nan if score is None else score for score in reward(responses)])[None]
+        present = ~scores.isnan()
+        better = is_better(ranks[None], present)
+        if better.any():
+            correct.append(pair_correctness(pairwise_differences(scores, present))[better].tolist())
+    if not correct:
+        raise UserError("a reward model is evaluated on preferences, and the data has none: type data=preferences data.train=FILE")
+    pairs = [x for prompt in correct for x in prompt]
+    interval = bootstrap_interval([sum(x) / len(x) for x in correct])
+    bounded = interval.is_bounded and len({len(x) for x in correct}) == 1
+    found = {"prompts": len(correct), "pairs": len(pairs), "val/pair_accuracy": sum(pairs) / len(pairs)}
+    return found | {"interval_95": {"val/pair_accuracy": [interval.low, interval.high]} if bounded else {}}
 
 
 def _use_trained_reward_models(config: DictConfig, saved: Path, export: Path, overrides: Sequence[str]) -> None:

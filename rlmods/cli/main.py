@@ -10,7 +10,7 @@ from typing import Any
 
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from rlmods.algo import Learner
 from rlmods.callbacks import JsonlLogger, Summary
@@ -109,6 +109,9 @@ def run(config: DictConfig, choices: dict[str, Any], overrides: list[str]) -> Le
     )
     check_resume(trainer.strategy, run_dir.checkpoint)
     show_plan(plan, learner, run_dir, num_ranks)
+    settings: Any = OmegaConf.to_container(config, resolve=True)
+    for logger in trainer.loggers:
+        logger.log_hyperparams({"label": plan.label, **settings})
     try:
         trainer.fit(learner, datamodule=plan.data(), ckpt_path=run_dir.checkpoint, weights_only=True)
     except DeadlineError:  # GracefulStop has recorded it; main() reports it

@@ -13,6 +13,7 @@ import lightning as L
 import torch
 from hydra.utils import get_class
 from omegaconf import DictConfig
+from omegaconf.errors import OmegaConfBaseException
 
 from rlmods.algo import Learner
 from rlmods.config.instantiate import instantiate, judge_keys, one_line, parse_settings
@@ -22,12 +23,12 @@ from rlmods.config.plugins import explain_plugin_error
 from rlmods.config.recipe import label
 from rlmods.config.rules import RULES, Rule
 from rlmods.config.schema import SETTINGS as SETTINGS  # registers them with Hydra
-from rlmods.data import Splits
+from rlmods.config.validation import load_splits, read_validation
+from rlmods.data.schema import import_extra
 from rlmods.distributed import strategy
 from rlmods.reward import BySource, WeightedSum
 from rlmods.rollout.turns import over_turns
 from rlmods.training.batch import Batch
-from rlmods.training.evaluation import Validation
 from rlmods.types import Prompt, UserError
 
 PARTS = (
@@ -83,7 +84,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
                 )
             raise UserError(f"algo={config.algo.name} does not use {group}: drop {override}, or choose another algo=")
     batch = parse_settings(config.batch, "batch", Batch)
-    validation = parse_settings(config.validation, "validation", Validation)
+    validation = read_validation(config.validation, choices.get("reward@validation.reward"))
     settings = parse_settings(config.algo, "algo", algorithm.settings_type, ignore=("_target_", "name"))
     parts = {name: instantiate(config[name], name) for name in PARTS if name in used_groups}
     if "rollout" in parts:
@@ -93,16 +94,17 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         parts["reward"] = WeightedSum({str(choices.get("reward", "reward")): {"reward": parts["reward"]}})
     _check_optimizer(config)
     _check_trainer(config)
-    splits = _splits(config.data, "data")
+    _check_loggers(config)
+    splits = load_splits(config.data, "data")
     uses_ptx = bool(getattr(settings, "ptx_coefficient", 0))
     ptx_config = config.get("ptx")
     if ptx_config is not None and not uses_ptx:
         raise UserError("data@ptx has no effect without a weight of the supervised loss: type algo.ptx_coefficient=0.1, or drop data@ptx")
     if uses_ptx:
-        ptx = splits if ptx_config is None else _splits(without_validation(ptx_config, "ptx", overrides), "ptx")
+        ptx = splits if ptx_config is None else load_splits(without_validation(ptx_config, "ptx", overrides), "ptx")
         splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
     of_terms = [group for group in choices if group.startswith("reward@reward.")]  # what the run pays is among its parts
-    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy")
+    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy", "reward@validation.reward")
     used_choices = {group: option for group, option in choices.items() if group in shown and option is not None}
     plan = Plan(
         config=config,
@@ -128,17 +130,6 @@ def without_validation(config: DictConfig, name: str, overrides: Iterable[str]) 
         if isinstance(options, DictConfig):
             without_validation(options, f"{name}.sources.{source}", overrides)
     return config
-
-
-def _splits(config: DictConfig, name: str) -> Splits:
-    try:
-        splits: Splits = instantiate(config, name)()
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{name}: {one_line(error)}") from error
-    except UserError as error:  # its message names the group `data`; replace that by `name`, e.g. `ptx`
-        keys = "|".join(map(str, config))
-        raise UserError(re.sub(rf"(?<![/\w.-])data(?=\.(?:{keys})\b)", name, str(error))) from error
-    return splits
 
 
 def _without_held_out(rows: Sequence[Prompt], held_out: Sequence[Prompt]) -> Sequence[Prompt]:
@@ -177,6 +168,16 @@ def _check_trainer(config: DictConfig) -> None:
         if key not in known:
             raise UserError(f"unknown key trainer.{key}: known keys are max_iterations and the arguments of lightning.Trainer")
     strategy.check_settings(config.trainer.get("strategy"))
+
+
+def _check_loggers(config: DictConfig) -> None:
+    for name, node in config.logger.items():
+        try:
+            kind = get_class(node._target_)
+        except (ValueError, ImportError, OmegaConfBaseException) as error:
+            raise explain_plugin_error(error) or UserError(f"logger.{name}: {one_line(error)}") from error
+        if package := getattr(kind, "package", None):
+            import_extra(package, package, f"logger={name}")
 
 
 def check(plan: Plan, rules: Sequence[Rule] = RULES) -> None:

@@ -69,12 +69,15 @@ class Plan:
         L.seed_everything(config.seed, verbose=False)
         policy: Policy = self.adapter(instantiate(config.policy, "policy")())
         splits = self._leave_out_long_prompts(policy)
+        validation = without_long_prompts(self.validation, policy, config.validation)
         rollout = self.parts.get("rollout")
         limit = "environment.max_tokens" if isinstance(rollout, MultiTurn) else "rollout.max_tokens"
         prompts = (*splits.train, *splits.val)
         added = num_added_tokens(policy, rollout, prompts)
         filters = "max_prompt_tokens" in config.data
         check_context(policy, prompts, getattr(rollout, "max_tokens", 0), limit, added, filters)
+        named = [prompt for prompts in (validation.data or {}).values() for prompt in prompts]
+        check_context(policy, (*splits.val, *named), *_validation_length(validation, rollout, limit), added, filters)
         columns = self.algorithm.columns(self.settings)
         held_out = [prompt for prompt in splits.val if all(column in prompt.meta for column in columns)]
         check_response_lengths(policy, (*splits.train, *held_out), columns)
@@ -91,7 +94,7 @@ class Plan:
             optimizer=instantiate(config.optimizer, "optimizer", partial=True),
             schedule=instantiate(config.schedule, "schedule"),
             batch=self.batch,
-            validation=self.validation,
+            validation=validation,
             splits=splits,
             seed=config.seed,
         )
@@ -172,6 +175,27 @@ def short_prompts(policy: Any, prompts: Sequence[Prompt], limit: int | None, gro
         advice = f"type {group}.max_prompt_tokens={max(lengths)}, which keeps all"
         raise UserError(f"{group}.max_prompt_tokens={limit}: all {len(prompts)} prompts of a split are longer: {advice}")
     return [prompt for prompt, length in zip(prompts, lengths, strict=True) if length <= limit]
+
+
+def without_long_prompts(validation: Validation, policy: Any, config: DictConfig) -> Validation:
+    """Return the settings of validation without the prompts of its named sets that are longer than the `max_prompt_tokens` of their set.
+
+    Raises:
+        UserError: all prompts of a set are longer.
+    """
+    if validation.data is None:
+        return validation
+    limits = {name: config.data[name].get("max_prompt_tokens") for name in validation.data}
+    sets = {name: short_prompts(policy, x, limits[name], f"validation.data.{name}") for name, x in validation.data.items()}
+    return replace(validation, data=sets)
+
+
+def _validation_length(validation: Validation, rollout: Any, limit: str) -> tuple[int, str]:
+    """Return the longest response of validation, and the setting that limits it."""
+    length = getattr(rollout, "max_tokens", 0)
+    if validation.max_tokens is None or isinstance(rollout, MultiTurn):
+        return length, limit
+    return validation.max_tokens, "validation.max_tokens"
 
 
 def check_context(

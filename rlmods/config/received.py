@@ -38,6 +38,8 @@ PARTS: Mapping[str, tuple[str, ...]] = {
     "reference": ("reference", "policy"),
 }
 """Groups whose options may occur within a top-level key; those of its own group only within others."""
+WITHIN: Mapping[str, tuple[str, ...]] = {"validation": ("data", "reward", "judge")}
+"""The same, of top-level keys that are settings."""
 OPTIONAL = ("environment",)
 """Groups that runs of earlier versions lack; the default option takes their place."""
 LIBRARIES: Mapping[str, str] = {
@@ -152,7 +154,7 @@ def _group(key: str) -> str | None:
     names = key.split(".")[:-1]
     if names[:1] == ["ptx"]:
         names[0] = "data"
-    allowed = PARTS.get(names[0], (names[0],)) if names else ()
+    allowed = {**PARTS, **WITHIN}.get(names[0], (names[0],)) if names else ()
     found = [name for name, parent in zip(names, ["", *names], strict=False) if name in allowed and parent not in OF_OWN_NAMES]
     return found[-1] if found else None
 

@@ -107,10 +107,10 @@ class SavedRun:
 
     def by_prompt(self) -> dict[str, float]:
         """Return whether the greedy response to each prompt of the last saved validation is correct (0 or 1). Prompts that were not graded
-        are left out."""
+        are left out, and those of named sets (`validation.data`)."""
         files = sorted((self.path / "samples").glob("validation_*.jsonl"))
         rows = read_rows(files[-1]) if files else []
-        graded = ((row.get("id"), row.get("correct"), row.get("temperature")) for row in rows)
+        graded = ((row.get("id"), row.get("correct"), row.get("temperature")) for row in rows if row.get("set") is None)
         return {str(name): float(correct) for name, correct, temperature in graded if isinstance(correct, bool) and temperature == 0}
 
     @cached_property

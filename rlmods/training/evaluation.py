@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -17,6 +17,8 @@ from rlmods.reward.scores import as_scores
 from rlmods.training.collate import generate
 from rlmods.training.metrics import Meter, log_by_source, log_turns, sample_row, values_and_mask
 from rlmods.types import Prompt, Response, check_bounds
+
+X = TypeVar("X")
 
 
 class RankInfo(Protocol):
@@ -64,13 +66,27 @@ def extracted_answers(columns: Mapping[str, Sequence[Any]]) -> Sequence[Any] | N
     return next((column for name, column in columns.items() if name == "extracted" or name.endswith("/extracted")), None)
 
 
-def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int) -> dict[str, list[float]]:
-    """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each graded prompt.
+def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int] = ()) -> dict[str, list[float]]:
+    """Return the values of `val/accuracy`, `val/mean@k`, `val/pass@k` and `val/maj@k` of each graded prompt, and those of a named set as
+    `val/NAME/accuracy`, ...
 
     Args:
-        rows: those of the sample log of a validation on one rank: the greedy responses, then `samples` responses to each prompt.
+        rows: those of the sample log of a validation on one rank: of each set the greedy responses, then `samples` to each prompt.
         samples: k.
+        pass_at: further k of `val/pass@k`.
     """
+    found: dict[str, list[float]] = {}
+    for name in dict.fromkeys(row.get("set") for row in rows):
+        own = _values_by_prompt([row for row in rows if row.get("set") == name], samples, pass_at)
+        found |= own if name is None else _of_set(name, own)
+    return found
+
+
+def _of_set(name: str, metrics: Mapping[str, X]) -> dict[str, X]:
+    return {f"val/{name}/{key.removeprefix('val/')}": value for key, value in metrics.items()}
+
+
+def _values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: Sequence[int]) -> dict[str, list[float]]:
     greedy = [row for row in rows if row["temperature"] == 0]
     sampled = [row for row in rows if row["temperature"] != 0]
     found: dict[str, list[float | None]] = {"val/accuracy": [row["correct"] for row in greedy]}
@@ -81,7 +97,7 @@ def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int) -> dict[st
         answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
         values = {
             f"val/mean@{samples}": sum(graded) / len(graded) if graded else None,
-            f"val/pass@{samples}": pass_at_k(samples, sum(x > 0 for x in graded), samples) if graded else None,
+            **{f"val/pass@{k}": pass_at_k(samples, sum(x > 0 for x in graded), k) if graded else None for k in (*pass_at, samples)},
             f"val/maj@{samples}": None if answers is None else majority_correct(answers, correct),
         }
         for name, value in values.items():
@@ -94,7 +110,8 @@ def values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int) -> dict[st
 class Validation:
     """Greedy accuracy on held-out prompts and, with `samples`, mean@k, pass@k and, if the reward extracts answers, maj@k.
 
-    Sampling has its own settings and seed, so the frequency of validation does not change training.
+    Sampling has its own settings and seed, so the frequency of validation does not change training. Metrics of the held-out prompts of
+    `data` are `val/accuracy`, ..., and those of a named set `val/NAME/accuracy`, ...
     """
 
     every: int | None = 10
@@ -103,16 +120,32 @@ class Validation:
     """k: responses sampled to each prompt for `val/mean@k`, `val/pass@k` and `val/maj@k`; 0: none."""
     temperature: float = 1.0
     """Temperature of these samples."""
+    top_p: float = 1.0
+    """Probability mass of the tokens that these samples are drawn from."""
+    top_k: int = 0
+    """Number of the most probable tokens that these samples are drawn from; 0: all."""
+    max_tokens: int | None = None
+    """Longest response of validation, in tokens; of a turn, with an environment. null: that of the rollout."""
+    pass_at: Sequence[int] = ()
+    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all samples."""
     max_prompts: int | None = None
     """Number of held-out prompts to use, the first ones; null: all."""
     seed: int = 1234
     """Seed of these samples."""
+    reward: Any = None
+    """Reward of validation, `reward@validation.reward=OPTION`; null: that of training."""
+    data: Mapping[str, Any] | None = None
+    """Named sets of held-out prompts beside those of `data`, `+data@validation.data.NAME=OPTION`; null: none."""
 
     def __post_init__(self) -> None:
         rules = {
             "every": (self.every is None or self.every >= 1, "null or at least 1"),
             "samples": (self.samples >= 0, "0 or more"),
             "temperature": (self.temperature > 0, "above 0; the greedy answers are in val/accuracy"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1"),
+            "top_k": (self.top_k >= 0, "0 or more"),
+            "max_tokens": (self.max_tokens is None or self.max_tokens >= 1, "null or at least 1"),
+            "pass_at": (all(isinstance(k, int) and 1 <= k <= self.samples for k in self.pass_at), "from 1 to validation.samples"),
             "max_prompts": (self.max_prompts is None or self.max_prompts >= 1, "null or at least 1"),
         }
         check_bounds(self, "validation", rules)
@@ -130,17 +163,39 @@ class Validation:
         ranks: RankInfo,
         iteration: int = 0,
     ) -> tuple[dict[str, float], list[dict[str, Any]]]:
-        """Evaluate the prompts. Returns the metrics over all ranks, and the rows of the sample log of this rank."""
+        """Evaluate the prompts and those of the named sets. Returns the metrics over all ranks, and the rows of the sample log of this
+        rank, in which those of a named set have its name in `set`."""
+        reward = self.reward or reward
+        metrics, rows = self._evaluate_set(policy, rollout, reward, prompts, ranks, iteration)
+        for name, named in (self.data or {}).items():
+            more, named_rows = self._evaluate_set(policy, rollout, reward, named, ranks, iteration)
+            metrics |= _of_set(name, more)
+            rows += [row | {"set": name} for row in named_rows]
+        return metrics, rows
+
+    def _evaluate_set(
+        self, policy: Policy, rollout: Any, reward: Any, prompts: Sequence[Prompt], ranks: RankInfo, iteration: int
+    ) -> tuple[dict[str, float], list[dict[str, Any]]]:
         own = list(prompts)[: self.max_prompts][ranks.rank :: ranks.world_size]
         if not prompts:
             return {}, []
         meter = Meter(ranks.device)
-        greedy = with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0)
-        rows = self._evaluate(meter, greedy, policy, reward, own, 1, iteration)
+        rows = self._evaluate(meter, self.greedy(rollout), policy, reward, own, 1, iteration)
         if self.samples:
-            sampled = with_settings(rollout, temperature=self.temperature, top_p=1.0, top_k=0, seed=self.seed)
-            rows += self._evaluate(meter, sampled, policy, reward, own, self.samples, iteration)
+            rows += self._evaluate(meter, self.sampler(rollout), policy, reward, own, self.samples, iteration)
         return meter.compute(), rows
+
+    def greedy(self, rollout: Any) -> Any:
+        """Return a copy of the rollout that decodes the most probable tokens."""
+        return with_settings(rollout, temperature=0.0, top_p=1.0, top_k=0, **self._length())
+
+    def sampler(self, rollout: Any) -> Any:
+        """Return a copy of the rollout that samples with the settings of validation."""
+        settings = {"temperature": self.temperature, "top_p": self.top_p, "top_k": self.top_k, "seed": self.seed}
+        return with_settings(rollout, **settings, **self._length())
+
+    def _length(self) -> dict[str, int]:
+        return {} if self.max_tokens is None else {"max_tokens": self.max_tokens}
 
     def _evaluate(
         self, meter: Meter, rollout: Any, policy: Policy, reward: Any, prompts: list[Prompt], samples: int, iteration: int
@@ -163,9 +218,9 @@ class Validation:
             correct, graded = values_and_mask(scores.correct)
             meter.mean(f"val/mean@{samples}", correct, graded)
             num_correct = (correct > 0).view(len(prompts), samples).sum(1).tolist()
-            solved = torch.tensor([pass_at_k(samples, c, samples) for c in num_correct])
             any_graded = graded.view(len(prompts), samples).any(1)
-            by_prompt = {f"val/pass@{samples}": solved}
+            ks = (*self.pass_at, samples)
+            by_prompt = {f"val/pass@{k}": torch.tensor([pass_at_k(samples, c, k) for c in num_correct]) for k in ks}
             if (answers := extracted_answers(scores.columns)) is not None:
                 starts = range(0, len(responses), samples)
                 votes = [majority_correct(answers[i : i + samples], scores.correct[i : i + samples]) for i in starts]

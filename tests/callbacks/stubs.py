@@ -93,4 +93,4 @@ def fit(learner: Tiny, iterations: int, callbacks: list[Callback], loggers: list
 
 def trainer(iterations: int = 100) -> Any:
     """Stub trainer for hooks that need no training."""
-    return SimpleNamespace(max_iterations=iterations, world_size=1, is_global_zero=True)
+    return SimpleNamespace(max_iterations=iterations, world_size=1, is_global_zero=True, loggers=[])

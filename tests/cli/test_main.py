@@ -136,6 +136,10 @@ class TestRun:
         for name in ("config.yaml", "versions.txt", "metrics.jsonl", "summary.json", "samples", "checkpoints", "export"):
             assert (finished.path / name).exists()
         assert "torch " in (finished.path / "versions.txt").read_text()
+        logged = OmegaConf.load(finished.path / "tensorboard/version_0/hparams.yaml")
+        assert logged["label"] == "dapo[kl=loss]"
+        assert logged["batch.prompts"] == OmegaConf.load(finished.path / "config.yaml").batch.prompts
+        assert OmegaConf.load(finished.path / "csv/version_0/hparams.yaml").label == "dapo[kl=loss]"
         assert "${" not in (finished.path / "config.yaml").read_text()
         assert "\n  precision: 32-true\n" in (finished.path / "config.yaml").read_text()  # the choice of trainer.precision=auto
         assert "auto: bfloat16 is for models of 50M parameters or more" in " ".join(finished.out.split())

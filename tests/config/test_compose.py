@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -125,6 +126,20 @@ class TestEveryOption:
         assert trainer.max_iterations == 7
         assert len(trainer.loggers) == {"default": 2, "none": 0}.get(logger, 1)
         assert {type(c).__name__ for c in trainer.callbacks} >= {"Progress", "Samples", "IterationCheckpoint"}
+
+    def test_several_loggers_are_a_list(self, tmp_path: Path) -> None:
+        made = plan("logger=[csv,tensorboard]", f"run_dir={tmp_path}", "trainer.accelerator=cpu", "trainer.precision=32-true")
+        assert [type(logger).__name__ for logger in made.trainer([], []).loggers] == ["CSVLogger", "TensorBoard"]
+
+    @pytest.mark.parametrize("name", ["wandb", "mlflow", "trackio"])
+    def test_a_logger_without_its_package(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(sys.modules, name, None)
+        with pytest.raises(UserError, match=rf"^logger={name} needs the package {name}; type pip install 'rlmods\[{name}\]'$"):
+            plan(f"logger=[csv,{name}]")
+
+    def test_a_logger_that_does_not_exist(self) -> None:
+        with pytest.raises(UserError, match=r"^logger\.mine: .*NoLogger"):
+            plan("+logger.mine._target_=rlmods.logger.NoLogger")
 
     @pytest.mark.parametrize("algo", ALGORITHMS)
     def test_a_learner_comes_out(self, algo: str, tmp_path: Path) -> None:
@@ -527,6 +542,7 @@ class TestRules:
             "graded",
             "ptx",
             "sources",
+            "validation",
         } - {"values"}
 
     @pytest.mark.parametrize(

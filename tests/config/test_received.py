@@ -76,6 +76,14 @@ class TestTargets:
             read_received(path, RUN_KEYS)
         assert "\n" not in str(error.value)
 
+    def test_of_validation_are_read(self, tmp_path: Path) -> None:
+        parts = {"validation__data__x": {"_target_": "rlmods.data.Stories"}, "validation__reward": {"_target_": "rlmods.reward.Format"}}
+        path = saved(tmp_path, **parts)
+        assert read_received(path, RUN_KEYS)["validation"]["reward"] == {"_target_": "rlmods.reward.Format"}
+        again = configuration(["reward@validation.reward=accuracy"], saved=path, run_keys=RUN_KEYS)
+        assert again.validation.reward._target_ == "rlmods.reward.Accuracy"
+        assert again.validation.data.x._target_ == "rlmods.data.Stories"
+
     @pytest.mark.parametrize(
         ("key", "target"),
         [
@@ -86,7 +94,9 @@ class TestTargets:
             ("reward.terms.math.reward._target_", "rlmods.judge.LLM"),
             ("reward.rewards.judge._target_", "rlmods.judge.LLM"),
             ("rollout.judge._target_", "rlmods.judge.LLM"),
-            ("validation.data._target_", "rlmods.data.Stories"),
+            ("validation.data.x._target_", "rlmods.reward.Accuracy"),
+            ("validation.reward._target_", "rlmods.data.Stories"),
+            ("validation.sampler._target_", "rlmods.data.Stories"),
         ],
     )
     def test_of_another_group_are_refused(self, key: str, target: str, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from rlmods.data import Splits
 
 _load = OmegaConf.load
 _interpolation_map = defaults_list._create_interpolation_map
-_load_splits = plans._splits
+_load_splits = plans.load_splits
 _splits: dict[str, Splits] = {}
 _parsed: dict[tuple[int, ...], bytes] = {}
 
@@ -30,7 +30,7 @@ def speed_up() -> None:
     them, and let plans with the same settings of `data=arithmetic` share its problems."""
     OmegaConf.load = load  # type: ignore[method-assign]
     defaults_list._create_interpolation_map = interpolation_map
-    plans._splits = splits
+    plans.load_splits = splits
 
 
 def load(file: Any) -> Any:

@@ -35,6 +35,7 @@ class Scripted:
     temperature: float = 0.3
     top_p: float = 0.5
     top_k: int = 7
+    max_tokens: int = 16
     seed: int = 99
     calls: list[tuple[Any, ...]] = field(default_factory=list)
 
@@ -146,6 +147,51 @@ class TestValidation:
         means = {name: sum(values) / len(values) for name, values in values_by_prompt(rows, samples).items()}
         assert means == pytest.approx({name: metrics[name] for name in means})
         assert len(means) == (3 if samples else 1)
+
+    def test_pass_at_several_k_from_all_samples(self) -> None:
+        validation = Validation(samples=3, pass_at=(1, 2))
+        metrics, rows = validation(None, Scripted(), judge, PROMPTS, RANK)
+        assert metrics["val/pass@1"] == pytest.approx(metrics["val/mean@3"])
+        assert metrics["val/pass@2"] == pytest.approx((1 + 0 + 2 / 3) / 3)
+        assert values_by_prompt(rows, 3, (1, 2))["val/pass@2"] == pytest.approx([1, 0, 2 / 3])
+
+    def test_named_sets_are_measured_apart(self) -> None:
+        named = {"solved": PROMPTS[:1], "failed": PROMPTS[1:2]}
+        alone, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
+        metrics, rows = Validation(samples=3, data=named)(None, Scripted(), judge, PROMPTS, RANK)
+        assert metrics.items() >= alone.items()
+        assert [metrics[f"val/{name}/{x}"] for name in named for x in ("accuracy", "pass@3")] == [1, 1, 0, 0]
+        assert len(metrics) == 3 * len(alone)
+        assert [row["id"] for row in rows if row.get("set") == "failed"] == ["1"] * 4
+        assert values_by_prompt(rows, 3)["val/solved/mean@3"] == [2 / 3]
+        assert values_by_prompt(rows, 3)["val/accuracy"] == [1, 0, 0]
+
+    def test_named_sets_without_other_prompts(self) -> None:
+        metrics, _ = Validation(data={"solved": PROMPTS[:1]})(None, Scripted(), judge, [], RANK)
+        assert metrics["val/solved/accuracy"] == 1
+        assert all(name.startswith("val/solved/") for name in metrics)
+
+    def test_its_own_reward_takes_the_place_of_that_of_training(self) -> None:
+        def fail(responses: Sequence[Response]) -> Scores:
+            raise AssertionError("the reward of training")
+
+        metrics, _ = Validation(reward=judge)(None, Scripted(), fail, PROMPTS, RANK)
+        assert metrics["val/accuracy"] == pytest.approx(1 / 3)
+
+    def test_has_its_own_decoding(self) -> None:
+        rollout = Scripted()
+        validation = Validation(temperature=0.7, top_p=0.9, top_k=5, max_tokens=3, samples=2)
+        greedy, sampler = validation.greedy(rollout), validation.sampler(rollout)
+        assert (greedy.temperature, greedy.top_p, greedy.top_k, greedy.max_tokens) == (0.0, 1.0, 0, 3)
+        assert (sampler.temperature, sampler.top_p, sampler.top_k, sampler.max_tokens) == (0.7, 0.9, 5, 3)
+        assert Validation().sampler(rollout).max_tokens == 16
+
+    @pytest.mark.parametrize(
+        "wrong", [{"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}, {"max_tokens": 0}, {"pass_at": [0]}, {"pass_at": [3]}, {"pass_at": [1.5]}]
+    )
+    def test_decoding_out_of_bounds(self, wrong: dict[str, Any]) -> None:
+        with pytest.raises((ValueError, UserError), match=rf"validation\.{next(iter(wrong))}"):
+            Validation(samples=2, **wrong)
 
     def test_means_of_the_terms_and_gold(self) -> None:
         def graded(responses: Sequence[Response]) -> Scores:

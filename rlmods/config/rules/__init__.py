@@ -12,8 +12,8 @@ RULES: tuple[Rule, ...] = (
     values.protocols, parts.group_size, parts.critic, credit.steps, credit.kl_in_reward, credit.kl_estimator, credit.token_credit,
     credit.selected_rows, credit.greedy_baseline, parts.reward_scaling, parts.reference, parts.teacher, parts.rounds, rows.ptx,
     rows.minibatches, rows.prompts, rows.sources, rows.answers, rows.columns, rows.demonstrations, rows.graded, rows.gradable,
-    rows.preferences, parts.temperature, parts.truncation, parts.ahead, parts.router, values.precision, values.schedule, parts.quantization,
-    values.master_weights, turns.several_turns, turns.branching, turns.turn_rewards, turns.episodes,
+    rows.validation, rows.preferences, parts.temperature, parts.truncation, parts.ahead, parts.router, values.precision, values.schedule,
+    parts.quantization, values.master_weights, turns.several_turns, turns.branching, turns.turn_rewards, turns.episodes,
 )  # fmt: skip
 """All rules, in the order in which they are checked."""
 GRADING_RULES: tuple[Rule, ...] = (values.protocols, rows.sources, rows.answers, rows.graded, rows.gradable)

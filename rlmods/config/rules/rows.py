@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
+from rlmods.config.validation import at_validation
+from rlmods.data import Splits
 from rlmods.reward import BySource
 from rlmods.types import UserError
 
@@ -92,6 +95,24 @@ def gradable(plan: Plan) -> str | None:
             except ValueError as error:
                 problem = str(error).replace("type reward.", f"type {path}.")
                 return f"reward={plan.choices.get('reward')} cannot grade responses to {prompt.name}: {problem}; correct the row"
+    return None
+
+
+def validation(plan: Plan) -> str | None:
+    """Check that the reward of validation can grade the held-out prompts, and those of the named sets."""
+    own, sets = plan.validation.reward, {} if plan.validation.reward is None else {"data": plan.splits.val}
+    sets |= {f"validation.data.{name}": prompts for name, prompts in (plan.validation.data or {}).items()}
+    if sets and "reward" not in plan.parts:
+        return f"algo={plan.config.algo.name} grades no responses: drop validation.reward and validation.data"
+    if own is not None:
+        config = plan.config.copy()
+        config.reward, option = config.validation.reward, plan.choices.get("reward@validation.reward")
+        plan = replace(plan, config=config, parts={**plan.parts, "reward": own}, choices={**plan.choices, "reward": str(option)})
+    for key, prompts in sets.items():
+        for rule in (answers, graded, gradable):
+            if message := rule(replace(plan, splits=Splits(prompts, ()))):
+                message = re.sub(r"(?<![\w./@])data(?=\.\w)", key, message)
+                return message if own is None else at_validation(message)
     return None
 
 

@@ -1,0 +1,70 @@
+"""Evaluation of reward models on preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlmods.cli import evaluate
+from rlmods.cli.evaluate import is_reward_model, pair_accuracy
+from rlmods.types import Prompt, Response, UserError
+
+
+class Length:
+    """Reward model that scores the length of a text, and abstains on empty ones that are truncated."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.settings = settings
+
+    def __call__(self, responses: Sequence[Response]) -> list[float | None]:
+        return [float(len(x.text)) if x.text or x.finish == "stop" else None for x in responses]
+
+
+def prompt(candidates: list[str], ranks: list[int], **meta: Any) -> Prompt:
+    return Prompt(id=candidates[0], text="?", meta={"candidates": candidates, "ranks": ranks, **meta})
+
+
+@pytest.fixture(autouse=True)
+def _scripted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(evaluate, "Neural", Length)
+
+
+class TestPairAccuracy:
+    def test_fraction_of_pairs_in_order(self) -> None:
+        found = pair_accuracy("model", [prompt(["aa", "a"], [0, 1]), prompt(["a", "aa"], [0, 1]), prompt(["b", "a"], [0, 1])], 64)
+        assert (found["prompts"], found["pairs"]) == (3, 3)
+        assert found["val/pair_accuracy"] == pytest.approx((1 + 0 + 0.5) / 3)  # a tie counts half
+        low, high = found["interval_95"]["val/pair_accuracy"]
+        assert low <= 0.5 <= high
+
+    def test_all_pairs_of_a_ranking_count_without_ties_of_ranks(self) -> None:
+        found = pair_accuracy("model", [prompt(["aaa", "aa", "a"], [0, 0, 1]), prompt(["aa", "a"], [0, 1])], 64)
+        assert (found["pairs"], found["val/pair_accuracy"]) == (3, 1.0)
+        assert found["interval_95"] == {}  # the prompts differ in their number of pairs
+
+    def test_responses_without_a_score_are_left_out(self) -> None:
+        found = pair_accuracy("model", [prompt(["aa", "", "a"], [0, 1, 2], finished=[True, False, True])], 64)
+        assert (found["pairs"], found["val/pair_accuracy"]) == (1, 1.0)
+
+    def test_of_data_without_preferences(self) -> None:
+        with pytest.raises(UserError, match=r"the data has none: type data=preferences data\.train=FILE$"):
+            pair_accuracy("model", [Prompt(id="a", text="?", answer="1")], 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('{"architectures": ["LlamaForSequenceClassification"]}', True),
+        ('{"architectures": ["LlamaForCausalLM"]}', False),
+        ('{"architectures": 3}', False),
+        ("[]", False),
+        ("{", False),
+    ],
+)
+def test_reward_models_are_recognised(text: str, expected: bool, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    assert is_reward_model(tmp_path) is expected
+    assert not is_reward_model(tmp_path / "elsewhere")
