@@ -101,7 +101,9 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
     if uses_ptx:
         ptx = splits if ptx_config is None else _splits(without_validation(ptx_config, "ptx", overrides), "ptx")
         splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
-    used_choices = {group: option for group, option in choices.items() if group in (*used_groups, "data", "policy") and option is not None}
+    used_choices = {
+        group: option for group, option in choices.items() if group in (*used_groups, "data", "policy", "variant") and option is not None
+    }
     plan = Plan(
         config=config,
         algorithm=algorithm,
