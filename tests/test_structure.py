@@ -24,7 +24,7 @@ GROUPS = [
     "adapter", "advantage", "aggregation", "algo", "branching", "callbacks", "correction", "critic", "data", "environment", "judge", "kl",
     "policy", "preference", "ranking", "ratio", "reference", "reward", "rollout", "router", "sampling", "schedule", "teacher",
 ]  # fmt: skip
-OTHERS = {"experiment", "logger", "optimizer", "trainer"}
+OTHERS = {"experiment", "logger", "optimizer", "trainer", "variant"}
 """Groups whose options configure, or extend, classes of other libraries."""
 SERVICES = {"cli", "config", "distributed", "memory", "report", "run", "training"}
 """Packages that are not configuration groups."""

@@ -104,7 +104,7 @@ def plan(config: DictConfig, choices: Mapping[str, str], overrides: Iterable[str
         ptx = splits if ptx_config is None else load_splits(without_validation(ptx_config, "ptx", overrides), "ptx")
         splits = replace(splits, ptx=_without_held_out(ptx.train, splits.val), ptx_weights=ptx.weights)
     of_terms = [group for group in choices if group.startswith("reward@reward.")]  # what the run pays is among its parts
-    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy", "reward@validation.reward")
+    shown = (*used_groups, *(of_terms if "reward" in used_groups else ()), "data", "policy", "variant", "reward@validation.reward")
     used_choices = {group: option for group, option in choices.items() if group in shown and option is not None}
     plan = Plan(
         config=config,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +21,9 @@ MAX_NESTING = 100
 """Levels of mappings and lists in a `config.yaml` that is read."""
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
+
+RECIPES = ("algo", "variant")
+"""Groups whose options choose those of other groups."""
 
 
 @dataclass(frozen=True)
@@ -206,18 +209,18 @@ def group_runs(runs: Sequence[SavedRun]) -> list[Group]:
 def differences(runs: Sequence[SavedRun]) -> list[list[str]]:
     """Return, for each run, `group=option` for the groups whose option differs between the runs, then `setting=value` for the settings that
     differ between runs with the same option of their group."""
-    groups = {group for run in runs for group in run.parts}
-    varied = [group for group in groups if len({run.parts.get(group) for run in runs}) > 1]
-    # A recipe chooses options of other groups: these are shown only where they differ between runs of one algorithm.
-    by_algo = [[run for run in runs if run.parts.get("algo") == algo] for algo in dict.fromkeys(run.parts.get("algo") for run in runs)]
-    shown = [g for g in varied if g == "algo" or any(len({run.parts.get(g) for run in same}) > 1 for same in by_algo)]
-    keys = dict.fromkeys(key for run in runs for key in run.settings)
-    settings = [
-        key
-        for key in keys
-        if key.split(".")[0] not in varied and "algo" not in varied and len({_canonical(run.settings.get(key)) for run in runs}) > 1
-    ]
-    order = ("algo", *(runs[0].parts if runs else ()))
+    recipes = [tuple(run.parts.get(group) for group in RECIPES) for run in runs]
+    by_recipe = [[run for run, own in zip(runs, recipes, strict=True) if own == recipe] for recipe in dict.fromkeys(recipes)]
+
+    def differs(value: Callable[[SavedRun], Any], among: Sequence[Sequence[SavedRun]]) -> bool:
+        return any(len({_canonical(value(run)) for run in same}) > 1 for same in among)
+
+    # Recipes choose options and settings of other groups: these are shown only where they differ between runs of one recipe.
+    groups = dict.fromkeys(group for run in runs for group in run.parts)
+    shown = [g for g in groups if differs(lambda run, g=g: run.parts.get(g), [runs] if g in RECIPES else by_recipe)]  # type: ignore[misc]
+    keys = [key for key in dict.fromkeys(key for run in runs for key in run.settings) if key.split(".")[0] not in shown]
+    settings = [key for key in keys if differs(lambda run, key=key: run.settings.get(key), by_recipe)]  # type: ignore[misc]
+    order = (*RECIPES, *(runs[0].parts if runs else ()))
     shown.sort(key=lambda group: order.index(group) if group in order else len(order))
     return [[f"{g}={run.parts.get(g)}" for g in shown] + [f"{key}={_typed(run.settings.get(key))}" for key in settings] for run in runs]
 

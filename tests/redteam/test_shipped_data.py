@@ -13,7 +13,7 @@ from rlmods.config import plugins
 from rlmods.config.options import options
 from rlmods.run import name
 
-SMALL = ("data.num_train=24", "data.num_val=8", "batch.prompts=8", "num_prompts=4", "call_timeout_s=5")
+SMALL = ("data.num_train=24", "data.num_val=8", "batch.prompts=8", "num_prompts=4", "call_timeout_s=60")
 LEVELS = (1, 3)
 GYM = "chain_sum"
 """A task of reasoning-gym whose scorer pays a part of the score to other answers, and is fast."""
