@@ -155,9 +155,7 @@ def verdict_rows(runs: dict[str, list[SavedRun]]) -> list[str]:
         x = paired_difference(a, b)
         means = f"{fmean(a.values()):.4g} to {fmean(b.values()):.4g}"
         statistic = claim.statistic.__name__.replace("_", " ")
-        difference = (
-            f"{fmean(a.values()):.4g} to {fmean(b.values()):.4g}: {x.mean:+.3g} ({x.low:+.3g} to {x.high:+.3g}), {x.num_values} seeds"
-        )
+        difference = f"{means}: {x.mean:+.3g} ({x.low:+.3g} to {x.high:+.3g}), {x.num_values} seeds"
         compared = f"`{claim.baseline}` to `{claim.member}`"
         rows.append(f"| `{claim.experiment}` | {compared} | {statistic} | {claim.paper} | {difference} | {claim.holds(x)} |")
     return rows
