@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Mapping
 from typing import Any
@@ -14,8 +15,21 @@ from rlmods.types import UserError
 ADVICE = "go back to an earlier checkpoint, with a smaller optimizer.lr or kl=loss"
 
 
+def is_noise(a: float, b: float, num_prompts: int) -> bool:
+    """Return whether two accuracies over `num_prompts` prompts each differ by less than three standard errors.
+
+    With one right and one wrong answer added to each (Agresti and Caffo, 2000), so that accuracies of 0 and 1 have an error too.
+    False if the number of prompts is not known (0).
+    """
+    if num_prompts == 0:
+        return False
+    p, q = ((x * num_prompts + 1) / (num_prompts + 2) for x in (a, b))
+    return abs(p - q) < 3 * math.sqrt((p * (1 - p) + q * (1 - q)) / (num_prompts + 2))
+
+
 class Collapse(Callback):
-    """Warn of a collapse: `val/accuracy` is at most half of its best, or every response has the same reward, lower than at first.
+    """Warn of a collapse: `val/accuracy` is at most half of its best, by more than three standard errors, or every response has the same
+    reward, lower than at first.
 
     The warning is logged as `alert/collapse`, is repeated once the metric has recovered and collapsed again, and is part of `summary.json`
     if it holds at the end of the run.
@@ -52,7 +66,8 @@ class Collapse(Callback):
         if (value := metrics.get("val/accuracy")) is None:
             return
         self.best = value if self.best is None else max(self.best, value)
-        collapsed = value <= self.best / 2 and self.best - value >= self.min_drop
+        num_prompts = trainer.world_size * len({row["id"] for row in rows if row.get("set") is None})
+        collapsed = value <= self.best / 2 and self.best - value >= self.min_drop and not is_noise(self.best, value, num_prompts)
         message = f"val/accuracy has collapsed to {value:.3f}, its best was {self.best:.3f}: {ADVICE}"
         self._report(trainer, learner, "val/accuracy", message if collapsed else None)
 

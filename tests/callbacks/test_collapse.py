@@ -18,8 +18,9 @@ class Recorder:
         self.learner: Any = SimpleNamespace(log_row=lambda row: self.logged.append(row), iteration=0)
         self.logged: list[dict[str, float]] = []
 
-    def validate(self, value: float) -> str | None:
-        self.callback.on_validation_metrics(self.trainer, self.learner, {"val/accuracy": value}, [])
+    def validate(self, value: float, num_prompts: int = 200) -> str | None:
+        rows = [{"id": i} for i in range(num_prompts)] * 2
+        self.callback.on_validation_metrics(self.trainer, self.learner, {"val/accuracy": value}, rows)
         return self.callback.finding
 
     def iterate(self, reward: float, std: float) -> str | None:
@@ -45,6 +46,22 @@ class TestCollapse:
         recorder = Recorder()
         assert (([recorder.validate(value) for value in values][-1]) is not None) == collapsed
         assert recorder.logged == [{"alert/collapse": 1.0}] * collapsed
+
+    @pytest.mark.parametrize(
+        ("best", "value", "num_prompts", "collapsed"),
+        [(1.0, 0.0, 2, False), (1.0, 0.0, 4, True), (0.5, 0.25, 16, False), (0.5, 0.25, 100, True), (0.4, 0.0, 0, True)],
+    )
+    def test_the_noise_of_few_prompts_is_no_collapse(self, best: float, value: float, num_prompts: int, collapsed: bool) -> None:
+        recorder = Recorder()
+        recorder.validate(best, num_prompts)
+        assert (recorder.validate(value, num_prompts) is not None) == collapsed
+
+    def test_prompts_of_named_sets_do_not_count(self) -> None:
+        recorder = Recorder()
+        recorder.validate(1.0)
+        rows = [{"id": 0}, {"id": 1}, *({"id": i, "set": "other"} for i in range(100))]
+        recorder.callback.on_validation_metrics(recorder.trainer, recorder.learner, {"val/accuracy": 0.0}, rows)
+        assert recorder.callback.finding is None
 
     def test_reports_once_until_it_has_recovered(self) -> None:
         recorder = Recorder()
