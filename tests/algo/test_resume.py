@@ -34,7 +34,7 @@ from rlmods.training.evaluation import Validation
 from rlmods.types import Response, Scores
 from tests.policy.mixtures import mixture
 from tests.reward.models import save
-from tests.support.environments import Echo
+from tests.support.environments import Chat, Echo, forgetful
 from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import fit, half_flat, learner, policy
 
@@ -106,6 +106,23 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "replay_fraction": 0.5,
         "validation": Validation(every=2, samples=2),
         "validation_prompts": list(SMALL.val),
+    },
+    "turns ahead": {
+        "rollout": MultiTurn(FakeEngine(ahead=1), Echo(max_tokens=100)),
+        "reward": EnvironmentReward(),
+        "correction": Truncated(),
+        "sampling": Dynamic(),
+        "batch": Batch(prompts=6, samples=2, minibatches=2),
+    },
+    "cuts": {
+        "kind": PPO,
+        "policy": forgetful(policy()),
+        "rollout": MultiTurn(Local(max_tokens=6), Chat()),
+        "reward": EnvironmentReward(by_turn=True),
+        "advantage": GAE(),
+        "critic": Separate(),
+        "batch": Batch(prompts=4, samples=4, epochs=2, minibatches=2),
+        "replay_fraction": 0.5,
     },
     "branches": {
         "rollout": MultiTurn(Local(max_tokens=6), Echo(), Entropy(num_initial=1, num_branches=2, mode="probability", tau=0.0)),
@@ -228,6 +245,11 @@ def test_going_on_is_never_having_stopped(variant, tmp_path):
         assert len(first.prompts) == 5
     resumed, second, after = run(variant, tmp_path, resume=saved)
     assert resumed.iteration == straight.iteration == 6
+    if variant == "cuts":
+        assert all(row["train/cut_fraction"] > 0.2 for row in rows)
+    if variant == "turns ahead":
+        assert min(row["train/turns"] for row in rows) > 1.2
+        assert max(row["train/staleness_max"] for row in rows) > 0
     if variant == "retired prompts":
         assert stopped.state()["parts"]["PromptRetirement"]["pools"]["retired"]
         assert sum(row["train/num_brought_back"] for row in before) > 0

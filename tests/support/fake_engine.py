@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from rlmods.rollout.encoding import Context, Continuation
 from rlmods.types import Prompt, Response
 
 
@@ -74,6 +75,17 @@ class FakeEngine:
             return responses
         finally:
             self.calls.num_running -= 1
+
+    def extend(self, contexts: Sequence[Context], *, iteration: int) -> list[list[Continuation]]:
+        assert self.calls.num_running == 0, "two threads use the engine"
+        self.calls.threads.append(threading.current_thread().name)
+        return [[self._continuation(context, sample, iteration) for sample in context.samples] for context in contexts]
+
+    def _continuation(self, context: Context, sample: int, iteration: int) -> Continuation:
+        prompt = context.prompt
+        random = Random(repr((self._weights, self.seed, prompt.prompt.id, prompt.occurrence, sample, iteration, context.position)))
+        tokens = [random.randrange(25, 100) for _ in range(random.randint(1, context.limit))]
+        return Continuation(tokens, [-random.uniform(3.5, 5.5) for _ in tokens], len(tokens) < context.limit)
 
     def _report(self, done: int, total: int) -> None:
         if self.on_tokens is not None:
