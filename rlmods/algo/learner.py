@@ -371,9 +371,9 @@ class Learner(L.LightningModule):
                 self.rollout.sync(self.policy, iteration=self.iteration)
         if self.batch.runs_preflight(self.device):
             self.notify("on_preflight", preflight(self))
-        self.iteration_start = time.perf_counter()
         if self.iteration == 0:
             self.validate()
+        self.iteration_start = time.perf_counter()
         self.trainer.should_stop = self.iteration >= self.max_iterations
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
