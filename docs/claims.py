@@ -190,7 +190,7 @@ This page is written by `make claims` from the runs of seven experiments. Each t
 python train.py -m experiment=dapo_ladder seed=1,2,3
 ```
 
-The policy is the embedded model of 0.2 million parameters, the task embedded arithmetic. Papers train models of billions of parameters for
+The policy is the embedded model of 1.8 million parameters, the task embedded arithmetic. Papers train models of billions of parameters for
 thousands of steps. "Shown" and "opposite" say that the interval of the difference, paired by seed, leaves out 0; "not decided" that it
 does not. Nothing was tuned towards an outcome. There is one interval in twenty that leaves out 0 without a difference.
 """
@@ -200,7 +200,7 @@ DISCUSSION = """## What this scale cannot show
   could act on.
 - With responses of about equal length, the weights of `aggregation=token_mean` and `sequence_mean` are nearly the same, and a bias towards
   longer wrong responses has little room.
-- Memory of 0.2 million parameters is that of the libraries; what a critic costs is in [performance](performance.md).
+- Memory of 1.8 million parameters is that of the libraries; what a critic costs is in [performance](performance.md).
 
 ## Cost
 
