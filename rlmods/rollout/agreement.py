@@ -42,7 +42,8 @@ def check_agreement(policy: Policy, *, padded: bool = True) -> None:
             f"policy: {name} gives other log-probabilities with a cache than without ({gap:.2g} nats per token), which is not supported: "
             "choose another model"
         )
-    gap = sampler_gap(policy, prompts) if padded else 0.0
+    shared = [[*prompts[1][:5], *rest] for rest in (prompts[0][:1], prompts[1][5:])]
+    gap = max(sampler_gap(policy, prompts), sampler_gap(policy, shared, [5, 5])) if padded else 0.0
     if not gap <= max_gap:
         raise UserError(
             f"policy: padding changes the log-probabilities of {name} by {gap:.2g} nats per token, because it reaches the model's state: "
@@ -51,13 +52,15 @@ def check_agreement(policy: Policy, *, padded: bool = True) -> None:
 
 
 @torch.no_grad()
-def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]]) -> float:
+def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]], beginnings: Sequence[int] | None = None) -> float:
     """Return the mean of |log pi - log pi'| over the tokens of a response to each prompt, sampled in one batch with pi' and scored with pi.
+    `beginnings`: number of ids of each prompt that are processed once for those that have them in common.
 
     The first token of the vocabulary with a cumulative probability above 1/2 is sampled, so nothing is random."""
     with sampling_mode(policy), unsharded(policy), torch.autocast(policy.device.type, enabled=False):
         uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
-        decoded = decode(policy, prompts, [NUM_TOKENS] * len(prompts), uniforms, temperature=1.0, top_p=1.0, top_k=0)
+        limits = [NUM_TOKENS] * len(prompts)
+        decoded = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
         total, count = 0.0, 0
         for prompt, tokens, logprobs, length in zip(prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True):
             row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens[:length]])[None]

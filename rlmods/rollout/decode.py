@@ -49,6 +49,7 @@ def decode(
     limits: Sequence[int],
     uniforms: Float[Tensor, "R L"],
     *,
+    beginnings: Sequence[int] | None = None,
     temperature: float,
     top_p: float,
     top_k: int,
@@ -59,14 +60,19 @@ def decode(
 ) -> Decoded:
     """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the modules in eval mode.
 
-    `limits[p]`: maximum number of response tokens of prompt p. `uniforms[r, t]`: the only source of randomness of row r at step t.
+    `beginnings[p]`: number of ids at the beginning of prompt p, below its length, that other prompts may begin with too. Equal beginnings
+    are processed once; None: every prompt is processed as a whole. `limits[p]`: maximum number of response tokens of prompt p.
+    `uniforms[r, t]`: the only source of randomness of row r at step t.
     `stop` receives the last `window` tokens of a row and returns True if the row ends there. `num_entropies`: number of steps K of which
     entropies are returned.
     """
     device, steps = policy.device, max(limits)
     repeat = torch.arange(len(prompts), device=device).repeat_interleave(len(uniforms) // len(prompts))
-    context = _Context(policy, prompts, steps)
-    logits = context.prefill(repeat)
+    context = _Context(policy)
+    logits = context.prefill(prompts, beginnings or [0] * len(prompts), steps)
+    if len(repeat) > len(prompts):
+        context.select(repeat)
+        logits = logits[repeat]
     limit, uniforms = torch.tensor(limits, device=device)[repeat], uniforms.to(device)
     eos = torch.tensor(sorted(policy.eos_ids), device=device)
     out = Decoded(
@@ -106,23 +112,40 @@ def decode(
 class _Context:
     """The tokens processed so far: cache, attention mask and next position of every row."""
 
-    def __init__(self, policy: Policy, prompts: Sequence[Sequence[int]], steps: int) -> None:
+    def __init__(self, policy: Policy) -> None:
         self.policy = policy
-        self.ids, mask = _left_pad(prompts, policy.pad_id, policy.device)
-        self.width = self.ids.shape[1]
-        self.padded = not bool(mask.all())
-        self.position = mask.sum(-1)
-        self.mask = torch.cat([mask, mask.new_ones(len(prompts), steps)], dim=1)
-        self.cache = new_cache(policy.model.config, self.width + steps)
         self.cache_name = cache_argument(policy.model)
 
-    def prefill(self, repeat: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Process every prompt once and return its next logits; row r continues prompt `repeat[r]`."""
-        position = (self.mask[:, : self.width].cumsum(-1) - 1).clamp(min=0)
-        logits = self._forward(self.ids, position)
-        if len(repeat) > len(logits):
-            self.select(repeat)
-        return logits[repeat]
+    def prefill(self, prompts: Sequence[Sequence[int]], beginnings: Sequence[int], steps: int) -> Float[Tensor, "P V"]:
+        """Process the prompts, with room for `steps` more tokens, and return their next logits. Equal beginnings are processed once."""
+        shared = [tuple(prompt[:length]) for prompt, length in zip(prompts, beginnings, strict=True)]
+        index = {beginning: i for i, beginning in enumerate(dict.fromkeys(shared))}
+        if len(index) == len(prompts) or () in index or not has_growing_layers(new_cache(self.policy.model.config, 0)):
+            return self._start(prompts, max(map(len, prompts)) + steps)
+        rests = [prompt[length:] for prompt, length in zip(prompts, beginnings, strict=True)]
+        self._start(list(index), max(map(len, index)) + max(map(len, rests)) + steps)
+        self.select(torch.tensor([index[beginning] for beginning in shared], device=self.policy.device))
+        return self._go_on(rests)
+
+    def _start(self, prompts: Sequence[Sequence[int]], slots: int) -> Float[Tensor, "P V"]:
+        """Process the first tokens of the rows, and return the next logits."""
+        ids, mask = _left_pad(prompts, self.policy.pad_id, self.policy.device)
+        self.width = ids.shape[1]
+        self.padded = not bool(mask.all())
+        self.position = mask.sum(-1)
+        self.mask = torch.cat([mask, mask.new_ones(len(prompts), slots - self.width)], dim=1)
+        self.cache = new_cache(self.policy.model.config, slots)
+        return self._forward(ids, (mask.cumsum(-1) - 1).clamp(min=0))
+
+    def _go_on(self, rests: Sequence[Sequence[int]]) -> Float[Tensor, "R V"]:
+        """Process different numbers of further tokens of the rows, and return the next logits."""
+        ids, mask = _left_pad(rests, self.policy.pad_id, self.policy.device)
+        position = (self.position[:, None] + mask.cumsum(-1) - 1).clamp(min=0)
+        self.mask[:, self.width : self.width + ids.shape[1]] = mask
+        self.width += ids.shape[1]
+        self.padded = self.padded or not bool(mask.all())
+        self.position = self.position + mask.sum(-1)
+        return self._forward(ids, position)
 
     def select(self, rows: Int[Tensor, " R"]) -> None:
         self.cache.reorder_cache(rows)
@@ -221,6 +244,11 @@ def new_cache(config: PreTrainedConfig, slots: int) -> DynamicCache:
     if all(type(layer) is DynamicLayer for layer in cache.layers):
         cache.layers = [GrowingLayer(slots) for _ in cache.layers]
     return cache
+
+
+def has_growing_layers(cache: DynamicCache) -> bool:
+    """Return whether all layers attend to all tokens, wherever there is padding between them."""
+    return all(isinstance(layer, GrowingLayer) for layer in cache.layers)
 
 
 class GrowingLayer(DynamicLayer):  # type: ignore[misc]

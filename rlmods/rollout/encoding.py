@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 from rlmods.policy.base import Policy
@@ -40,6 +41,13 @@ class Context:
     """Number of response tokens so far. Token t of a response has its own random number, in whatever turn it is sampled."""
     num_entropies: int = 0
     """Number of sampled tokens, from the first on, at which the entropy of the distribution is wanted."""
+
+    @property
+    def num_shared(self) -> int:
+        """Number of ids at the beginning that contexts of other responses to the prompt have too, below the number of all ids: of the
+        prompt, or of what it has in common with a context after a cut."""
+        same = takewhile(lambda pair: pair[0] == pair[1], zip(self.prompt.tokens, self.tokens, strict=False))
+        return min(sum(1 for _ in same), len(self.tokens) - 1)
 
 
 @dataclass(frozen=True, slots=True)

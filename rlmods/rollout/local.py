@@ -133,6 +133,7 @@ class Local:
             [context.tokens for context in batch],
             limits,
             torch.from_numpy(np.stack([self._uniforms(context, sample, iteration, max(limits)) for context, sample in rows])),
+            beginnings=[context.num_shared for context in batch],
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,

@@ -13,6 +13,7 @@ import torch
 
 from rlmods.environment import GuessNumber, SingleTurn
 from rlmods.rollout import Local, MultiTurn
+from rlmods.rollout.decode import _Context
 from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
@@ -64,6 +65,24 @@ class TestTokens:
                 assert not any(r.mask[turn.stop : stop])
                 assert not any(r.behavior_logprobs[turn.stop : stop])
             assert r.text == r.turns[-1].text
+
+    def test_the_prompt_is_processed_once_in_every_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """For all responses to it, which go on from different tokens."""
+        widths: list[tuple[int, int]] = []
+        forward = _Context._forward
+
+        def spy(self: _Context, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+            widths.append((len(ids), ids.shape[1]))
+            return forward(self, ids, position)
+
+        monkeypatch.setattr(_Context, "_forward", spy)
+        responses = sample(Script(["abc"], max_tokens=100), prompts=PROMPTS[:1], samples=6)
+        length = len(responses[0].prompt_tokens)
+        num_going_on = sum(len(r.turns) > 1 for r in responses)
+        assert num_going_on > 1
+        blocks = [shape for shape in widths if shape[1] > 1]
+        longest = max(r.turns[1].start for r in responses if len(r.turns) > 1)
+        assert blocks == [(1, length), (1, length), (num_going_on, longest)]
 
     def test_logprobs_equal_teacher_forcing_over_all_turns(self) -> None:
         responses, model = sample(Echo(least=2), temperature=0.8), policy()

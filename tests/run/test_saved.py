@@ -111,6 +111,17 @@ class TestGroups:
         write_run(tmp_path / "b", [0.5], parts={"algo": "grpo", "ratio": "symmetric"})
         assert [group.name for group in group_runs(find_runs([tmp_path]))] == ["algo=dapo", "algo=grpo"]
 
+    def test_of_variants_are_named_by_them_alone(self, tmp_path: Path) -> None:
+        names = {"one": "symmetric", "two": "clip_higher"}
+        for variant, ratio in names.items():
+            for seed in (1, 2):
+                write_run(tmp_path / f"{variant}-{seed}", [0.5], seed=seed, parts={"variant": variant, "ratio": ratio})
+        groups = group_runs(find_runs([tmp_path]))
+        assert [group.name for group in groups] == ["variant=one", "variant=two"]
+        write_run(tmp_path / "two-3", [0.5], parts={"variant": "two", "ratio": "none"})
+        names_within = {group.name for group in group_runs(find_runs([tmp_path]))}
+        assert names_within == {"variant=one, ratio=symmetric", "variant=two, ratio=clip_higher", "variant=two, ratio=none"}
+
     def test_a_single_one_has_the_label(self, tmp_path: Path) -> None:
         write_run(tmp_path / "a", [0.5])
         assert [group.name for group in group_runs(find_runs([tmp_path]))] == ["dapo"]

@@ -1,0 +1,89 @@
+"""Equal beginnings of contexts are processed once, and what is sampled stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from rlmods.rollout.agreement import sampler_gap
+from rlmods.rollout.decode import Decoded, decode
+from rlmods.rollout.encoding import Context
+from tests.rollout.models import TinyPolicy, gpt2, llama, mistral
+from tests.support.tiny_setup import policy as tiny_policy
+
+A, B = [5, 6, 7, 8, 9, 10], [11, 12, 13]
+PROMPTS = [[*A, 20], [*B, 21, 22, 23], [*A, 24, 25, 26, 27], [*B, 28], [*A, 29, 30]]
+BEGINNINGS = [6, 3, 6, 3, 6]
+STEPS = 6
+
+
+def run(policy: Any, beginnings: Sequence[int] | None, samples: int = 1) -> tuple[Decoded, int]:
+    """Return what is sampled, and the number of ids that were processed before the first token."""
+    shapes: list[tuple[int, int]] = []
+    base = policy.model.base_model
+    hook = base.register_forward_pre_hook(lambda _, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True)
+    uniforms = torch.rand(len(PROMPTS) * samples, STEPS, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    decoded = decode(policy.eval(), PROMPTS, [STEPS] * len(PROMPTS), uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+    hook.remove()
+    return decoded, sum(rows * width for rows, width in shapes if width > 1)
+
+
+@pytest.mark.parametrize("model", [llama, gpt2])
+@pytest.mark.parametrize("samples", [1, 3])
+class TestDecode:
+    def test_samples_are_those_of_whole_prompts(self, model: Any, samples: int) -> None:
+        policy = TinyPolicy(model())
+        (ours, _), (whole, _) = run(policy, BEGINNINGS, samples), run(policy, None, samples)
+        assert torch.equal(ours.lengths, whole.lengths)
+        for row, length in enumerate(ours.lengths.tolist()):
+            assert torch.equal(ours.tokens[row, :length], whole.tokens[row, :length])
+            torch.testing.assert_close(ours.logprobs[row, :length], whole.logprobs[row, :length], atol=1e-5, rtol=0)
+
+    def test_beginnings_are_processed_once(self, model: Any, samples: int) -> None:
+        policy = TinyPolicy(model())
+        assert run(policy, None, samples)[1] == 5 * 10
+        assert run(policy, BEGINNINGS, samples)[1] == 2 * 6 + 5 * 4
+
+
+class TestFallback:
+    def test_models_with_sliding_windows_process_whole_prompts(self) -> None:
+        policy = TinyPolicy(mistral())
+        (ours, size), (whole, _) = run(policy, BEGINNINGS), run(policy, None)
+        assert size == 5 * 10
+        assert torch.equal(ours.tokens, whole.tokens)
+
+    @pytest.mark.parametrize("beginnings", [[0, 3, 6, 3, 6], [6, 4, 7, 3, 2]], ids=["an empty one", "none in common"])
+    def test_nothing_to_share(self, beginnings: list[int]) -> None:
+        assert run(TinyPolicy(llama()), beginnings)[1] == 5 * 10
+
+
+def test_a_model_that_reads_the_padding_between_is_found() -> None:
+    """Positions by slot, as of ALiBi in some models, are those of training without padding only."""
+    policy = tiny_policy()
+    assert sampler_gap(policy, PROMPTS, BEGINNINGS) < 5e-6
+    forward = policy.model.base_model.forward
+
+    def by_slot(*args: Any, **kwargs: Any) -> Any:
+        cache = kwargs.get("past_key_values")
+        first = 0 if cache is None else cache.get_seq_length()
+        if first and kwargs["input_ids"].shape[1] > 1:
+            kwargs["position_ids"] = torch.arange(first, first + kwargs["input_ids"].shape[1])[None]
+        return forward(*args, **kwargs)
+
+    policy.model.base_model.forward = by_slot
+    assert sampler_gap(policy, PROMPTS, BEGINNINGS) > 2e-5
+
+
+class TestShared:
+    @pytest.mark.parametrize(
+        ("tokens", "num_shared"),
+        [([1, 2, 3], 2), ([1, 2, 3, 4], 3), ([1, 2, 9, 4], 2), ([9, 2, 3], 0), ([1, 2], 1)],
+        ids=["the prompt", "a later turn", "after a cut", "another beginning", "shorter"],
+    )
+    def test_ids_of_the_prompt(self, tokens: list[int], num_shared: int) -> None:
+        prompt: Any = SimpleNamespace(tokens=[1, 2, 3])
+        assert Context(prompt, tokens, [0], 4).num_shared == num_shared
