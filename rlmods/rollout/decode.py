@@ -9,6 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from transformers.cache_utils import DynamicLayer
 
 from rlmods.policy.base import Policy, eval_mode
 
+FORWARD_COST = 256
+"""Number of ids whose processing takes about as long as the overhead of a forward."""
 COMPACT_BELOW = 7 / 8
 """Fraction of unfinished rows below which finished rows leave the batch. Copying the cache costs about as much as one step."""
 
@@ -60,8 +63,8 @@ def decode(
 ) -> Decoded:
     """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the modules in eval mode.
 
-    `beginnings[p]`: number of ids at the beginning of prompt p, below its length, that other prompts may begin with too. Equal beginnings
-    are processed once; None: every prompt is processed as a whole. `limits[p]`: maximum number of response tokens of prompt p.
+    `beginnings[p]`: number of ids at the beginning of prompt p that some other prompts begin with too. These, and what all prompts begin
+    with, are processed once. `limits[p]`: maximum number of response tokens of prompt p.
     `uniforms[r, t]`: the only source of randomness of row r at step t.
     `stop` receives the last `window` tokens of a row and returns True if the row ends there. `num_entropies`: number of steps K of which
     entropies are returned.
@@ -118,14 +121,24 @@ class _Context:
 
     def prefill(self, prompts: Sequence[Sequence[int]], beginnings: Sequence[int], steps: int) -> Float[Tensor, "P V"]:
         """Process the prompts, with room for `steps` more tokens, and return their next logits. Equal beginnings are processed once."""
-        shared = [tuple(prompt[:length]) for prompt, length in zip(prompts, beginnings, strict=True)]
-        index = {beginning: i for i, beginning in enumerate(dict.fromkeys(shared))}
-        if len(index) == len(prompts) or () in index or not has_growing_layers(new_cache(self.policy.model.config, 0)):
-            return self._start(prompts, max(map(len, prompts)) + steps)
-        rests = [prompt[length:] for prompt, length in zip(prompts, beginnings, strict=True)]
-        self._start(list(index), max(map(len, index)) + max(map(len, rests)) + steps)
-        self.select(torch.tensor([index[beginning] for beginning in shared], device=self.policy.device))
-        return self._go_on(rests)
+        levels = [*shared_levels(prompts, beginnings), list(map(len, prompts))]
+        if not has_growing_layers(new_cache(self.policy.model.config, 0)):
+            levels = levels[-1:]
+        widths = [max(b - a for a, b in zip(start, stop, strict=True)) for start, stop in pairwise([[0] * len(prompts), *levels])]
+        nodes = dict.fromkeys(tuple(prompt[:length]) for prompt, length in zip(prompts, levels[0], strict=True))
+        logits = self._start(list(nodes), sum(widths) + steps)
+        for start, stop in pairwise(levels):
+            index = {node: i for i, node in enumerate(nodes)}
+            parents = {tuple(p[:j]): (index[tuple(p[:i])], p[i:j]) for p, i, j in zip(prompts, start, stop, strict=True)}
+            nodes = dict.fromkeys(parents)
+            self.select(torch.tensor([row for row, _ in parents.values()], device=self.policy.device))
+            logits = self._go_on([rest for _, rest in parents.values()])
+        index = {node: i for i, node in enumerate(nodes)}
+        repeat = [index[tuple(prompt)] for prompt in prompts]
+        if repeat != list(range(len(nodes))):
+            self.select(rows := torch.tensor(repeat, device=self.policy.device))
+            logits = logits[rows]
+        return logits
 
     def _start(self, prompts: Sequence[Sequence[int]], slots: int) -> Float[Tensor, "P V"]:
         """Process the first tokens of the rows, and return the next logits."""
@@ -164,6 +177,34 @@ class _Context:
         mask = self.mask[:, : self.width].long() if masked else None
         kwargs = {"attention_mask": mask, "position_ids": position, self.cache_name: self.cache, "use_cache": True}
         return self.policy.next_logits(ids, **kwargs)
+
+
+def shared_levels(prompts: Sequence[Sequence[int]], beginnings: Sequence[int]) -> list[list[int]]:
+    """Return the levels in which to process the prompts: for each level, up to which id of every prompt, below its length. What is equal up
+    to there is processed once. The last level, of whole prompts, is not among them.
+
+    Candidates are the ids with which all prompts begin, and `beginnings`; those are taken with which the fewest ids are processed, padding
+    included. A level counts as `FORWARD_COST` ids.
+    """
+    lengths = list(map(len, prompts))
+    common = min(num_common(min(map(list, prompts)), max(map(list, prompts))), min(lengths) - 1)
+    of_all = [common] * len(prompts)
+    of_some = [min(beginning, length - 1) for beginning, length in zip(beginnings, lengths, strict=True)]
+    of_both = [max(pair) for pair in zip(of_all, of_some, strict=True)]
+
+    def num_processed(levels: list[list[int]]) -> int:
+        blocks = pairwise([[0] * len(prompts), *levels, lengths])
+        return len(levels) * FORWARD_COST + sum(
+            len({tuple(prompt[:j]) for prompt, j in zip(prompts, stop, strict=True)}) * max(j - i for i, j in zip(start, stop, strict=True))
+            for start, stop in blocks
+        )
+
+    return min(([], [of_all], [of_some], [of_all, of_both]), key=num_processed)
+
+
+def num_common(a: Sequence[int], b: Sequence[int]) -> int:
+    """Return the number of ids with which both begin."""
+    return next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def cache_argument(model: Any) -> str:

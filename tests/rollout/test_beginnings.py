@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from random import Random
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from rlmods.rollout.agreement import sampler_gap
-from rlmods.rollout.decode import Decoded, decode
+from rlmods.rollout.decode import Decoded, decode, shared_levels
 from rlmods.rollout.encoding import Context
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral
 from tests.support.tiny_setup import policy as tiny_policy
@@ -19,6 +20,11 @@ A, B = [5, 6, 7, 8, 9, 10], [11, 12, 13]
 PROMPTS = [[*A, 20], [*B, 21, 22, 23], [*A, 24, 25, 26, 27], [*B, 28], [*A, 29, 30]]
 BEGINNINGS = [6, 3, 6, 3, 6]
 STEPS = 6
+
+
+@pytest.fixture(autouse=True)
+def _share_few_ids(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 0)
 
 
 def run(policy: Any, beginnings: Sequence[int] | None, samples: int = 1) -> tuple[Decoded, int]:
@@ -56,9 +62,53 @@ class TestFallback:
         assert size == 5 * 10
         assert torch.equal(ours.tokens, whole.tokens)
 
-    @pytest.mark.parametrize("beginnings", [[0, 3, 6, 3, 6], [6, 4, 7, 3, 2]], ids=["an empty one", "none in common"])
-    def test_nothing_to_share(self, beginnings: list[int]) -> None:
-        assert run(TinyPolicy(llama()), beginnings)[1] == 5 * 10
+    def test_nothing_to_share(self) -> None:
+        assert run(TinyPolicy(llama()), [6, 4, 7, 3, 2])[1] == 5 * 10
+
+
+class TestLevels:
+    """What is processed once."""
+
+    def test_nothing_of_a_single_prompt(self) -> None:
+        assert shared_levels([[1, 2, 3]], [2]) == []
+
+    def test_what_all_prompts_begin_with(self) -> None:
+        assert shared_levels([[1, 2, 3, 4], [1, 2, 5]], [0, 0]) == [[2, 2]]
+
+    def test_an_id_of_every_prompt_is_left(self) -> None:
+        assert shared_levels([[1, 2, 3], [1, 2, 3, 4]], [0, 0]) == [[2, 2]]
+
+    def test_what_some_prompts_begin_with(self) -> None:
+        assert shared_levels(PROMPTS, BEGINNINGS) == [BEGINNINGS]
+
+    def test_both(self) -> None:
+        system = list(range(30, 60))
+        prompts = [[*system, *prompt] for prompt in PROMPTS]
+        lengths = [30 + length for length in BEGINNINGS]
+        assert shared_levels(prompts, lengths) == [[30] * 5, lengths]
+
+    def test_few_ids_are_not_worth_a_forward(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 30)
+        assert shared_levels(PROMPTS, BEGINNINGS) == []
+
+    @pytest.mark.parametrize("seed", range(20))
+    def test_samples_of_random_trees(self, seed: int) -> None:
+        random = Random(seed)
+        tree = [[random.randrange(20, 60)] * random.randint(0, 3)]
+        for _ in range(12):
+            tree.append([*random.choice(tree), *(random.randrange(20, 60) for _ in range(random.randint(1, 4)))])
+        prompts = [prompt for prompt in random.choices(tree, k=7) if prompt] or [[20]]
+        beginnings = [random.randint(0, len(prompt)) for prompt in prompts]
+        policy = TinyPolicy(llama()).eval()
+        uniforms = torch.rand(len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+        limits = [3] * len(prompts)
+        ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+        for row, prompt in enumerate(prompts):
+            alone = decode(policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0)
+            length = int(alone.lengths)
+            assert int(ours.lengths[row]) == length
+            assert torch.equal(ours.tokens[row, :length], alone.tokens[0, :length])
+            torch.testing.assert_close(ours.logprobs[row, :length], alone.logprobs[0, :length], atol=1e-5, rtol=0)
 
 
 def test_a_model_that_reads_the_padding_between_is_found() -> None:

@@ -20,7 +20,6 @@ from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.types import Prompt, Reply, Response, Scores, Turn, UserError
 from tests.support.environments import Echo, Lines, Script
-from tests.support.fake_engine import FakeEngine
 from tests.support.tiny_setup import SPLITS, policy
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
@@ -76,6 +75,7 @@ class TestTokens:
             return forward(self, ids, position)
 
         monkeypatch.setattr(_Context, "_forward", spy)
+        monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 0)
         responses = sample(Script(["abc"], max_tokens=100), prompts=PROMPTS[:1], samples=6)
         length = len(responses[0].prompt_tokens)
         num_going_on = sum(len(r.turns) > 1 for r in responses)
@@ -201,6 +201,10 @@ class TestLimits:
         assert {(type(reward), reward) for reward in rewards} == {(float, 0.5)}
 
 
+class Whole:
+    """A rollout that cannot continue token ids."""
+
+
 class TestRollout:
     def test_is_the_same_object_for_single_turns(self) -> None:
         rollout = Local()
@@ -214,8 +218,8 @@ class TestRollout:
         assert (greedy.max_tokens, greedy.batch_size, greedy.ahead, greedy.top_p, greedy.top_k) == (50, 256, 0, 1.0, 0)
 
     def test_another_without_extend_is_refused(self) -> None:
-        with pytest.raises(UserError, match=r"FakeEngine samples responses of one turn only .*: type environment=single_turn"):
-            MultiTurn(FakeEngine(), Echo())
+        with pytest.raises(UserError, match=r"Whole samples responses of one turn only .*: type environment=single_turn"):
+            MultiTurn(Whole(), Echo())
 
     def test_reports_progress(self) -> None:
         calls: list[tuple[int, int, int]] = []
