@@ -371,12 +371,13 @@ def test_sharded_weights_are_sent_once_in_full(policy: Policy) -> None:
 
 
 class TestSamplingAhead:
-    def test_two_ranks_are_one(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("turns", [False, True], ids=["a turn", "several turns"])
+    def test_two_ranks_are_one(self, turns: bool, tmp_path: Path) -> None:
         with servers(None) as [server]:
-            one = ahead_ranks.trained(server.url)
+            one = ahead_ranks.trained(server.url, turns=turns)
             prompts = sorted(server.prompts)
             server.prompts.clear()
-            ranks.run("tests.support.ahead_ranks", [str(tmp_path / "out.pt"), server.url])
+            ranks.run("tests.support.ahead_ranks", [str(tmp_path / "out.pt"), server.url, *(["turns"] if turns else [])])
             assert sorted(server.prompts) == prompts
         two = torch.load(tmp_path / "out.pt", weights_only=True)
         before = tiny_setup.learner().state_dict()
@@ -386,6 +387,7 @@ class TestSamplingAhead:
         for mine, theirs in zip(one["rows"], two["rows"], strict=True):
             assert theirs == pytest.approx(mine, rel=1e-4, abs=2e-6)
         assert [row["train/staleness_max"] for row in two["rows"]] == [0, 1, 1]
+        assert all((row.get("train/turns", 1) > 1) == turns for row in two["rows"])
 
     def test_without_servers_the_run_ends_with_one_line(self, policy: Policy) -> None:
         def dies(server: StandIn, body: Any, reply: Any) -> Any:
