@@ -99,16 +99,24 @@ class TestLevels:
             tree.append([*random.choice(tree), *(random.randrange(20, 60) for _ in range(random.randint(1, 4)))])
         prompts = [prompt for prompt in random.choices(tree, k=7) if prompt] or [[20]]
         beginnings = [random.randint(0, len(prompt)) for prompt in prompts]
-        policy = TinyPolicy(llama()).eval()
-        uniforms = torch.rand(len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-        limits = [3] * len(prompts)
-        ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
-        for row, prompt in enumerate(prompts):
-            alone = decode(policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0)
-            length = int(alone.lengths)
-            assert int(ours.lengths[row]) == length
-            assert torch.equal(ours.tokens[row, :length], alone.tokens[0, :length])
-            torch.testing.assert_close(ours.logprobs[row, :length], alone.logprobs[0, :length], atol=1e-5, rtol=0)
+        assert_as_alone(prompts, beginnings, seed)
+
+    def test_whole_prompts_that_others_begin_with(self) -> None:
+        assert_as_alone([A, B, [*A, 20], [*B, 21]], [6, 3, 6, 3])
+
+
+def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], seed: int = 0) -> None:
+    """Check that what follows each prompt is what follows it in a batch of its own."""
+    policy = TinyPolicy(llama()).eval()
+    uniforms = torch.rand(len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    limits = [3] * len(prompts)
+    ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+    for row, prompt in enumerate(prompts):
+        alone = decode(policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0)
+        length = int(alone.lengths)
+        assert int(ours.lengths[row]) == length
+        assert torch.equal(ours.tokens[row, :length], alone.tokens[0, :length])
+        torch.testing.assert_close(ours.logprobs[row, :length], alone.logprobs[0, :length], atol=1e-5, rtol=0)
 
 
 def test_a_model_that_reads_the_padding_between_is_found() -> None:
