@@ -21,7 +21,7 @@ function el(tag, properties = {}, ...children) {
 const format = (x, sign = false) => (x === null || x === undefined ? "" : (sign && x > 0 ? "+" : "") + Number(x.toPrecision(4)));
 function spread(s, sign) {
   if (!s) return "";
-  const digits = (x) => format(Number(x.toPrecision(3)), sign);
+  const digits = (x) => format(Math.abs(x) < 1e-12 ? 0 : Number(x.toPrecision(3)), sign); // the mean of values that cancel
   return s.low !== null ? `${digits(s.mean)} [${digits(s.low)}, ${digits(s.high)}]` : digits(s.mean);
 }
 
