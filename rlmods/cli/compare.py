@@ -10,7 +10,6 @@ although there is a test after every seed (docs/comparing.md).
 from __future__ import annotations
 
 import argparse
-import os
 import re
 import shlex
 import signal
@@ -34,8 +33,8 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
-ROOT = Path(__file__).resolve().parents[2]
-"""Folder that holds the package."""
+FOLDER = Path(__file__).resolve().parent
+"""Folder of the commands."""
 
 
 @dataclass(frozen=True)
@@ -222,12 +221,11 @@ def train(like: SavedRun, seed: int) -> SavedRun:
     run = SavedRun(folder)
     if run.exit == "finished":
         return run
-    words = [sys.executable, "-m", "rlmods.train", *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
+    words = [sys.executable, str(FOLDER / "train.py"), *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
     print(f"training {one_line(shlex.join(['train.py', *overrides]))}", flush=True)
     log = like.path.parent / f".{folder.name}.log"
     with log.open("ab") as file:
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
-        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
+        process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         with forward_signals(process) as received:
             status = process.wait()
     if received or status in (75, 130):

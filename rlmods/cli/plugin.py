@@ -59,7 +59,9 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
         (plugin / path).write_text(text)
-    return {"wrote": [str(plugin / path) for path in files], "try": [f"make test ARGS={plugin}", f"python train.py {group}={name}"]}
+    in_repository = (CONF.parent / "train.py").is_file()
+    commands = (f"make test ARGS={plugin}", "python train.py") if in_repository else (f"python -m pytest {plugin}", "rlmods train")
+    return {"wrote": [str(plugin / path) for path in files], "try": [commands[0], f"{commands[1]} {group}={name}"]}
 
 
 def list_plugins() -> dict[str, Any]:

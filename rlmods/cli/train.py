@@ -33,4 +33,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if os.path.abspath(sys.path[0]) == folder:  # run as a file: the commands beside it have common names, such as evaluate
+        sys.path[0] = os.path.dirname(os.path.dirname(folder))
     main()

@@ -8,15 +8,16 @@ import runpy
 import sys
 from pathlib import Path
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parents[1]
+"""Folder of the package."""
 FIRST = ("train", "evaluate", "chat", "report", "compare", "watch")
 """Commands that are listed first."""
 
 
 def commands() -> dict[str, Path]:
     """Return the files of the commands by name."""
-    found = {file.stem: file for file in sorted((FOLDER / "cli").glob("*.py")) if '__name__ == "__main__"' in file.read_text()}
-    found |= {file.parent.name: file for file in sorted(FOLDER.glob("*/__main__.py"))}
+    found = {file.stem: file for file in sorted((FOLDER / "cli").glob("[a-z]*.py")) if '__name__ == "__main__"' in file.read_text()}
+    found |= {file.parent.name: file for file in sorted(FOLDER.glob("*/__main__.py")) if file.parent.name != "cli"}
     return {name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found}
 
 
