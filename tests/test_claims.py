@@ -129,3 +129,8 @@ class TestVerdicts:
         assert "| `rloo_vs_grpo` | `grpo` to `rloo` | accuracy | paper | 0.3 to 0.45: +0.15 (" in text
         assert "2 seeds | not decided |" in text
         assert "| `rloo_vs_grpo` | 5 | 0 | 50 |" in text
+
+    def test_an_experiment_without_runs_says_so(self) -> None:
+        rows = claims.verdict_rows({})
+        assert len(rows) == 2 + len(claims.CLAIMS)
+        assert all(row.endswith("| not run |") for row in rows[2:])
