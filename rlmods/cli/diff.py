@@ -1,4 +1,4 @@
-"""Find where and why two runs part: `python -m rlmods.diff RUN RUN`.
+"""Find where and why two runs first differ: `python -m rlmods.diff RUN RUN`.
 
 Compares the files of two run directories in the order in which a run computes them: for each iteration the stages rollout, reward,
 advantage and update, then validation. Prints the first difference, down to row and token, and its most likely cause: a setting
@@ -74,7 +74,7 @@ class Cause:
 
 
 def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
-    """Return where two runs part (None: nowhere, in the iterations that both have), and the causes, the most likely one first.
+    """Return where two runs first differ (None: nowhere, in the iterations that both have), and the causes, the most likely one first.
 
     Raises:
         UserError: one of them is not a run directory, or has a broken file.
@@ -283,7 +283,7 @@ def text(first: Path, second: Path) -> str:
         lines = [f"{first} and {second} {equal}"]
     else:
         where = f"iteration {parting.iteration}, stage {parting.stage}: {parting.where}"
-        lines = [f"{first} and {second} part in {where}"]
+        lines = [f"{first} and {second} first differ in {where}"]
         lines.append(f"cause: {found[0]}" if found else "no cause is recorded: settings, sources, packages and processor are equal")
         found = found[1:]
     lines += [f"also different: {cause}" for cause in found[:SHOWN]]
