@@ -1,31 +1,6 @@
 """Train a language model: `python train.py [group=option] [key=value]`. `--help` lists groups and options."""
 
-import os
-import sys
-
-
-def run() -> None:
-    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them is to be caught too."""
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import; hides torch's warnings about a lost rank
-    import hydra
-    from omegaconf import DictConfig
-
-    from rlmods.cli import main, sweep
-    from rlmods.cli.console import plain_errors
-    from rlmods.config import plugins
-
-    @hydra.main(version_base="1.3", config_path="conf", config_name="train")
-    def train(config: DictConfig) -> float | None:
-        return main.main(config)
-
-    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises its errors, which plain_errors() shortens to one line
-    with plain_errors(), sweep.summary():
-        plugins.register()
-        train()
-
+from rlmods.cli.train import main
 
 if __name__ == "__main__":
-    try:
-        run()
-    except KeyboardInterrupt:
-        sys.exit("interrupted")
+    main()

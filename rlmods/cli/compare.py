@@ -33,7 +33,8 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
-ROOT = Path(__file__).resolve().parents[2]
+FOLDER = Path(__file__).resolve().parent
+"""Folder of the commands."""
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ def train(like: SavedRun, seed: int) -> SavedRun:
     run = SavedRun(folder)
     if run.exit == "finished":
         return run
-    words = [sys.executable, str(ROOT / "train.py"), *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
+    words = [sys.executable, str(FOLDER / "train.py"), *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
     print(f"training {one_line(shlex.join(['train.py', *overrides]))}", flush=True)
     log = like.path.parent / f".{folder.name}.log"
     with log.open("ab") as file:

@@ -60,7 +60,8 @@ def _resume_command(config: DictConfig, overrides: list[str]) -> str:
     own = [override for override in overrides if override.split("=")[0] not in ("run_dir", "resume")]
     plugins = os.environ.get("RLMODS_PLUGINS")
     prefix = f"RLMODS_PLUGINS={shlex.quote(plugins)} " if plugins else ""
-    return prefix + shlex.join(["python", "train.py", *own, f"run_dir={config.run_dir}", "resume=auto"])
+    command = ["python", "train.py"] if Path(sys.argv[0]).parent != Path(__file__).parent else ["rlmods", "train"]
+    return prefix + shlex.join([*command, *own, f"run_dir={config.run_dir}", "resume=auto"])
 
 
 def _print_resume(config: DictConfig, overrides: list[str]) -> None:

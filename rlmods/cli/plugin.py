@@ -1,8 +1,8 @@
 """Create or list plugins: `python -m rlmods.plugin new GROUP NAME [FOLDER]` and `python -m rlmods.plugin list`.
 
 `new` writes a template: a class, its option and a passing test. Then `python train.py GROUP=NAME` works. GROUP is one of advantage, ratio,
-reward, sampling. FOLDER is the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` beside the package. `list`
-prints the folder and the options of every plugin.
+reward, sampling. FOLDER is the folder of plugins: by default the first of $RLMODS_PLUGINS, else `plugins/` of the repository, or of the
+working directory if the package is installed. `list` prints the folder and the options of every plugin.
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def new(group: str, name: str, folder: Path) -> dict[str, Any]:
     for path, text in files.items():
         (plugin / path).parent.mkdir(parents=True, exist_ok=True)
         (plugin / path).write_text(text)
-    return {"wrote": [str(plugin / path) for path in files], "try": [f"make test ARGS={plugin}", f"python train.py {group}={name}"]}
+    in_repository = (CONF.parent / "train.py").is_file()
+    commands = (f"make test ARGS={plugin}", "python train.py") if in_repository else (f"python -m pytest {plugin}", "rlmods train")
+    return {"wrote": [str(plugin / path) for path in files], "try": [commands[0], f"{commands[1]} {group}={name}"]}
 
 
 def list_plugins() -> dict[str, Any]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-CONF = Path(__file__).resolve().parents[2] / "conf"
+CONF = (Path(__file__).parents[1] / "conf").resolve()
+"""Folder of the options: `conf/` of the repository, to which `rlmods/conf` links, or its copy in an installed package."""
 
 
 def groups(conf: Path = CONF) -> list[str]:

@@ -21,9 +21,11 @@ from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.plugins import Plugins
 from hydra.plugins.search_path_plugin import SearchPathPlugin
 
+from rlmods.config.options import CONF
 from rlmods.types import UserError
 
-FOLDER = Path(__file__).resolve().parents[2] / "plugins"
+FOLDER = CONF.parent / "plugins" if (CONF.parent / "train.py").is_file() else Path("plugins").absolute()
+"""Folder of plugins: that of the repository, or of the working directory if the package is installed."""
 ENTRY_POINTS = "rlmods.plugins"
 """Group of the entry points of installed packages with plugins: `my_package = "my_package"`."""
 
@@ -113,7 +115,7 @@ def configured() -> tuple[Path, ...]:
 
 
 def register(*folders: Path) -> None:
-    """Make the plugins in `folders` importable and add their options. Default: `plugins/` beside the package, and those of `configured`.
+    """Make the plugins in `folders` importable and add their options. Default: `FOLDER`, and those of `configured`.
 
     Raises:
         UserError: a plugin's name is not valid for a module or is that of another module, or its module is missing. While Hydra composes:

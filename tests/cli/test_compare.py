@@ -185,7 +185,7 @@ class TestTrain:
     @pytest.fixture
     def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         """A stand-in for train.py, which writes its arguments and exits with the status in `status`."""
-        monkeypatch.setattr(module, "ROOT", tmp_path)
+        monkeypatch.setattr(module, "FOLDER", tmp_path)
         save = "import json, sys; from pathlib import Path; json.dump(sys.argv[1:], open('argv', 'w'))"
         code = f"{save}; print('it broke'); sys.exit(int(Path('status').read_text()))"
         (tmp_path / "train.py").write_text(code)

@@ -1,0 +1,63 @@
+"""All commands: `rlmods COMMAND ...`, which is `python -m rlmods.COMMAND ...`. `rlmods --help` lists them."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import runpy
+import sys
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1]
+"""Folder of the package."""
+FIRST = ("train", "evaluate", "chat", "report", "compare", "watch")
+"""Commands that are listed first."""
+
+
+def commands() -> dict[str, Path]:
+    """Return the files of the commands by name."""
+    found = {file.stem: file for file in sorted((FOLDER / "cli").glob("[a-z]*.py")) if '__name__ == "__main__"' in file.read_text()}
+    found |= {file.parent.name: file for file in sorted(FOLDER.glob("*/__main__.py")) if file.parent.name != "cli"}
+    return {name: found[name] for name in (*FIRST, *sorted(found.keys() - set(FIRST))) if name in found}
+
+
+def summary(file: Path) -> str:
+    """Return what a command does: its docstring up to the first colon, without importing it."""
+    text = ast.get_docstring(ast.parse(file.read_text())) or ""
+    return text.split(":")[0].split("\n")[0]
+
+
+def usage() -> str:
+    """Return the list of commands."""
+    rows = [f"  {name:<10} {summary(file)}" for name, file in commands().items()]
+    return "\n".join(["usage: rlmods COMMAND ..., and rlmods COMMAND --help", "", *rows])
+
+
+def main() -> None:
+    """Run the command that the first argument names.
+
+    Raises:
+        SystemExit: after the usage, or if there is no such command.
+    """
+    name, *rest = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help"):
+        print(usage())
+        sys.exit(0 if sys.argv[1:] else 2)
+    known = commands()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, 1)
+        advice = f"did you mean {close[0]}?" if close else f"choose from {', '.join(known)}"
+        sys.exit(f"error: rlmods {name}: there is no such command; {advice}")
+    if name == "train":
+        # Processes of further ranks are started by the name of the script: it is that of the command, not the one that chooses it.
+        sys.argv = [str(known[name]), *rest]
+        from rlmods.cli.train import main as train
+
+        train()
+    else:
+        sys.argv = [f"rlmods {name}", *rest]
+        runpy.run_module(f"rlmods.{name}", run_name="__main__")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+"""Train a language model: `rlmods train [group=option] [key=value]`, in the repository `python train.py`. `--help` lists all groups."""
+
+import os
+import sys
+
+
+def run() -> None:
+    """Compose, check, train. Imports are local because they take seconds, and Ctrl-C during them is to be caught too."""
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # read on import; hides torch's warnings about a lost rank
+    import hydra
+    from omegaconf import DictConfig
+
+    from rlmods.cli import main, sweep
+    from rlmods.cli.console import plain_errors
+    from rlmods.config import plugins
+    from rlmods.config.options import CONF
+
+    @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
+    def train(config: DictConfig) -> float | None:
+        return main.main(config)
+
+    os.environ.setdefault("HYDRA_FULL_ERROR", "1")  # Hydra then raises its errors, which plain_errors() shortens to one line
+    with plain_errors(), sweep.summary():
+        plugins.register()
+        train()
+
+
+def main() -> None:
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit("interrupted")
+
+
+if __name__ == "__main__":
+    folder = os.path.dirname(os.path.abspath(__file__))
+    if os.path.abspath(sys.path[0]) == folder:  # run as a file: the commands beside it have common names, such as evaluate
+        sys.path[0] = os.path.dirname(os.path.dirname(folder))
+    main()
