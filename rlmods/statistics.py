@@ -25,9 +25,9 @@ class Interval:
 
     mean: float
     low: float
-    """-inf if a single value says nothing about the spread."""
+    """-inf if the values, a single one or equal ones, show no spread."""
     high: float
-    """inf if a single value says nothing about the spread."""
+    """inf if the values, a single one or equal ones, show no spread."""
     num_values: int
     """Number of values, or of pairs."""
 
@@ -43,7 +43,8 @@ class Interval:
 def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """Return the mean and its t interval, mean ± t(1 - (1 - confidence) / 2, n - 1) s / sqrt(n), with the sample standard deviation s.
 
-    It holds for normal values. One value gives an infinite interval.
+    It holds for normal values. One value, or equal ones, give an infinite interval: accuracies are whole numbers of prompts, so that few
+    of them are often equal although their distribution has a spread.
 
     Raises:
         ValueError: no values, a value that is not finite, or a confidence outside (0, 1).
@@ -52,8 +53,8 @@ def mean_interval(values: Sequence[float], confidence: float = 0.95) -> Interval
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1")
     mean = float(x.mean())
-    if len(x) == 1:
-        return Interval(mean, -math.inf, math.inf, 1)
+    if _show_no_spread(x):
+        return Interval(mean, -math.inf, math.inf, len(x))
     half = t_quantile(0.5 + confidence / 2, len(x) - 1) * float(x.std(ddof=1)) / math.sqrt(len(x))
     return Interval(mean, mean - half, mean + half, len(x))
 
@@ -91,7 +92,7 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, num_re
     if not 0 < confidence < 1:
         raise ValueError(f"confidence={confidence}: must be between 0 and 1")
     mean = float(x.mean())
-    if x.min() == x.max():
+    if _show_no_spread(x):
         return Interval(mean, -math.inf, math.inf, len(x))
     generator = np.random.default_rng(seed)
     chunk = max(1, 2**22 // len(x))
@@ -102,15 +103,13 @@ def bootstrap_interval(values: Sequence[float], confidence: float = 0.95, num_re
 
 
 def paired_t_test(differences: Sequence[float]) -> float:
-    """Return the two-sided p-value of Student's test that the mean of the differences is 0; 1 for a single one.
-
-    Differences that are all 0 give 1, equal ones other than 0 give 0.
+    """Return the two-sided p-value of Student's test that the mean of the differences is 0; 1 for a single one or equal ones.
 
     Raises:
         ValueError: no differences, or one that is not finite.
     """
     x = _finite(differences)
-    return 1.0 if len(x) == 1 else float(t_test_p(t_statistic(x[None]), len(x) - 1)[0])
+    return 1.0 if _show_no_spread(x) else float(t_test_p(t_statistic(x[None]), len(x) - 1)[0])
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
@@ -192,13 +191,9 @@ def _level_times_pairs(first: int, last: int, alpha: float, num_simulations: int
 
 
 def t_statistic(x: Array) -> Array:
-    """Return mean / (s / sqrt(n)) of each row of n values: 0 where all are 0, infinite where all are equal."""
-    mean, spread = x.mean(-1), x.std(-1, ddof=1)
-    # The rounding of equal values, of the size of their unit in the last place, is no spread.
-    spread = np.where(spread <= 1e-12 * np.abs(x).max(-1), 0.0, spread)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        t = mean * math.sqrt(x.shape[-1]) / spread
-    return np.where(spread > 0, t, np.where(mean == 0, 0.0, np.copysign(np.inf, mean)))
+    """Return mean / (s / sqrt(n)) of each row of n values that are not equal."""
+    result: Array = x.mean(-1) * math.sqrt(x.shape[-1]) / x.std(-1, ddof=1)
+    return result
 
 
 def t_test_p(t: Array | float, df: int) -> Array:
@@ -241,6 +236,11 @@ def t_quantile(p: float, df: int) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if t_test_p(middle, df) > tail else (low, middle)
     return (low + high) / 2
+
+
+def _show_no_spread(x: Array) -> bool:
+    """Return True for a single value, or values that are equal up to the rounding of their last digit."""
+    return bool(np.ptp(x) <= 1e-12 * np.abs(x).max())
 
 
 def _finite(values: Sequence[float]) -> Array:

@@ -89,9 +89,17 @@ class TestPaired:
         assert not paired_difference({1: 0.5}, {1: 0.7, 2: 0.1}).is_bounded
         assert paired_t_test([0.2]) == 1.0
 
-    def test_equal_differences(self) -> None:
-        assert paired_t_test([0.0, 0.0, 0.0]) == 1.0
-        assert paired_t_test([0.1 + 1e-17, 0.1, 0.3 - 0.2]) == 0.0
+    @pytest.mark.parametrize("x", [[0.0, 0.0, 0.0], [0.1 + 1e-17, 0.1, 0.3 - 0.2], [-0.005, -0.005]])
+    def test_equal_differences_show_no_spread(self, x: list[float]) -> None:
+        assert paired_t_test(x) == 1.0
+        assert not mean_interval(x).is_bounded
+
+    @pytest.mark.parametrize("num_seeds", [2, 3, 4])
+    @pytest.mark.parametrize("spread", [0.5, 1.0, 3.0])
+    def test_errs_in_five_percent_with_accuracies_of_few_prompts(self, num_seeds: int, spread: float) -> None:
+        """Differences of two or three seeds are whole numbers of prompts, and often equal."""
+        x = np.round(np.random.default_rng(4).standard_normal((2000, num_seeds)) * spread) / 200
+        assert np.mean([paired_t_test(differences.tolist()) < 0.05 for differences in x]) < 0.06  # 2 standard errors above 0.05
 
 
 class TestBootstrap:

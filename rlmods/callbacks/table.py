@@ -85,7 +85,7 @@ def _forward(learner: Any) -> dict[str, str]:
     if "policy" not in learner.networks:
         return {}
     policy, critic = learner.policy, learner.networks.get("critic")
-    shared = "equal beginnings of rows once, as prompts, and no padding"
+    shared = "prefixes that rows share, such as prompts, once; no padding"
     padded = "padded rows: this model's attention cannot share a prompt"
     if policy.is_mixture:
         padded = "padded rows: routers of a mixture of experts are recorded row by row"

@@ -139,7 +139,10 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
             adjustment = f", adjusted for {x.num_comparisons} comparisons (Holm)" if x.num_comparisons > 1 else ""
             text.append(f"  p = {x.p_value:.3g} (paired t test over seeds{adjustment})")
         else:
-            text.append("  One common seed does not show how much seeds differ: train both with more, seed=1,2,3,4,5.")
+            reason = "One common seed does not show how much seeds differ"
+            if len(x.seeds) > 1:
+                reason = "Equal differences show no spread of seeds"
+            text.append(f"  {reason}: train both with more, seed=1,2,3,4,5.")
         if x.unused:
             text.append(f"  Not used, because only one of the two has them: seed={','.join(map(str, x.unused))}")
         if x.prompts is not None:

@@ -1,4 +1,4 @@
-"""Find where and why two runs part: `python -m rlmods.diff RUN RUN`.
+"""Find where and why two runs first differ: `python -m rlmods.diff RUN RUN`.
 
 Compares the files of two run directories in the order in which a run computes them: for each iteration the stages rollout, reward,
 advantage and update, then validation. Prints the first difference, down to row and token, and its most likely cause: a setting
@@ -74,7 +74,7 @@ class Cause:
 
 
 def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
-    """Return where two runs part (None: nowhere, in the iterations that both have), and the causes, the most likely one first.
+    """Return where two runs first differ (None: nowhere, in the iterations that both have), and the causes, the most likely one first.
 
     Raises:
         UserError: one of them is not a run directory, or has a broken file.
@@ -89,7 +89,7 @@ def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
 
 def _differences(first: Path, second: Path) -> Iterator[Parting]:
     metrics = [{(row["iteration"], _is_validation(row)): row for row in _metric_rows(run)} for run in (first, second)]
-    for iteration in sorted({key[0] for key in metrics[0].keys() & metrics[1].keys()}):
+    for iteration in _common_iterations(first, second):
         sampled = [run / "samples" / f"iteration_{iteration:06d}.jsonl" for run in (first, second)]
         if all(path.is_file() for path in sampled):
             yield from _rows(iteration, [read_rows(path) for path in sampled])
@@ -101,6 +101,12 @@ def _differences(first: Path, second: Path) -> Iterator[Parting]:
         both = [rows.get((iteration, True)) for rows in metrics]
         if both[0] is not None and both[1] is not None:
             yield from _metrics(iteration, "validation", both[0], both[1])
+
+
+def _common_iterations(first: Path, second: Path) -> list[int]:
+    """Return the iterations with training metrics, or validation metrics, of both runs."""
+    keys = [{(row["iteration"], _is_validation(row)) for row in _metric_rows(run)} for run in (first, second)]
+    return sorted({iteration for iteration, _ in keys[0] & keys[1]})
 
 
 def _metric_rows(run: Path) -> list[dict[str, Any]]:
@@ -272,10 +278,12 @@ def text(first: Path, second: Path) -> str:
     """Return the first difference and its causes as text."""
     parting, found = diff(first, second)
     if parting is None:
-        lines = [f"{first} and {second} are equal in all iterations that both have"]
+        both = _common_iterations(first, second)
+        equal = f"are equal in all iterations that both have, {both[0]} to {both[-1]}" if both else "have no iteration in common"
+        lines = [f"{first} and {second} {equal}"]
     else:
         where = f"iteration {parting.iteration}, stage {parting.stage}: {parting.where}"
-        lines = [f"{first} and {second} part in {where}"]
+        lines = [f"{first} and {second} first differ in {where}"]
         lines.append(f"cause: {found[0]}" if found else "no cause is recorded: settings, sources, packages and processor are equal")
         found = found[1:]
     lines += [f"also different: {cause}" for cause in found[:SHOWN]]

@@ -14,6 +14,7 @@ run. `--json FILE` also holds the advantages of each response by token: [begin, 
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import warnings
 from collections import Counter
@@ -356,9 +357,9 @@ def whatif(run: Path, iteration: int, typed: Sequence[str], step: int | None = N
     Raises:
         UserError: a user's mistake, or a run that cannot be repeated.
     """
-    saved = run / "config.yaml"
-    if not saved.is_file():
+    if not (run / "config.yaml").is_file():
         raise UserError(f"{run} is not a run directory, it has no config.yaml")
+    saved = _config_file(run, iteration)
     starts = [*(path for number, path in reversed(list_checkpoints(run / "checkpoints")) if number < iteration), None]
     for checkpoint in starts:
         try:
@@ -366,6 +367,13 @@ def whatif(run: Path, iteration: int, typed: Sequence[str], step: int | None = N
         except SampledEarlierError:
             continue
     raise UserError(f"iteration {iteration} trains on responses sampled before the run began")
+
+
+def _config_file(run: Path, iteration: int) -> Path:
+    """Return the file with the settings of an iteration: `config.yaml`, or that of the last time the run was resumed before it."""
+    resumed = ((re.fullmatch(r"config\.resumed_(\d{6,9})\.yaml", path.name), path) for path in run.glob("config.resumed_*.yaml"))
+    before = [(int(match[1]), path) for match, path in resumed if match and int(match[1]) < iteration and path.is_file()]
+    return max(before)[1] if before else run / "config.yaml"
 
 
 def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typed: Sequence[str], step: int | None) -> dict[str, Any]:

@@ -39,6 +39,13 @@ ALIASES = {
 """Names of settings in other libraries, with what to type here."""
 OPEN_GROUPS = ("optimizer", "trainer", "callbacks", "logger", "reward", "judge")
 """Groups whose parts may accept settings that are not listed in their option's file."""
+EXTRAS = {
+    "hydra/launcher=joblib": "sweep",
+    "hydra/launcher=submitit_slurm": "slurm",
+    "hydra/launcher=submitit_local": "slurm",
+    "hydra/sweeper=optuna": "optuna",
+}
+"""Options that packages of an extra add to Hydra."""
 
 
 def explain_override(error: Exception) -> UserError | None:
@@ -63,6 +70,8 @@ def explain_override(error: Exception) -> UserError | None:
     missing = getattr(error, "missing_cfg_file", None)
     if isinstance(error, MissingConfigException) and missing is not None:
         group, _, option = str(missing).rpartition("/")
+        if extra := EXTRAS.get(f"{group}={option}"):
+            return UserError(f"{group}={option}: not installed: type pip install -e '.[{extra}]'")
         return UserError(f"{group}={option}: no such option; {suggest(option, error.options or options(group))}")
     if text.startswith("Could not delete from config"):
         return UserError(f"{text} Type the whole key of a setting to remove, such as ~callbacks.samples or ~reward.terms.overlong")

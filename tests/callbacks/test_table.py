@@ -71,7 +71,7 @@ def test_a_correction_is_explained(tmp_path: Path) -> None:
 
 
 def test_forwards(tmp_path: Path) -> None:
-    assert "forward equal beginnings of rows once, as prompts, and no padding" in table(tmp_path, "algo=dapo")
+    assert "forward prefixes that rows share, such as prompts, once; no padding" in table(tmp_path, "algo=dapo")
     assert "forward equal" not in table(tmp_path, "algo=reward_model")
     assert "no padding; critic" not in table(tmp_path, "algo=ppo", "critic=separate")
 
@@ -84,7 +84,7 @@ def test_padded_forwards_have_a_reason(tmp_path: Path) -> None:
     assert "forward padded rows: this model's attention cannot share a prompt" in text
     assert "; critic:" not in text
     text = shown(made, learner(policy=mixture(), **critic), tmp_path)
-    assert "forward padded rows: routers of a mixture of experts are recorded row by row; critic: equal beginnings" in text
+    assert "forward padded rows: routers of a mixture of experts are recorded row by row; critic: prefixes that rows share" in text
 
 
 def test_networks(tmp_path: Path) -> None:

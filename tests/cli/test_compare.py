@@ -58,11 +58,19 @@ class TestVerdict:
 
     def test_of_a_loss(self, tmp_path: Path) -> None:
         write(tmp_path, A, "a", metrics={"val/kl": 1.0})
-        write(tmp_path, B, "b", metrics={"val/kl": 2.0})
+        for seed, kl in enumerate((2.0, 2.01, 1.99), 1):
+            write(tmp_path, (0.5,), "b", seed, metrics={"val/kl": kl})
         [x] = compare(groups(tmp_path), "val/kl")
-        assert (x.better, x.p_value) == (False, 0.0)
+        assert x.better is False
         assert higher_is_better("val/accuracy")
         assert not higher_is_better("train/kl_ref")
+
+    def test_two_seeds_with_equal_differences_decide_nothing(self, tmp_path: Path) -> None:
+        write(tmp_path, (0.580, 0.600), "a")
+        write(tmp_path, (0.585, 0.605), "b")  # one more of 200 prompts, twice
+        [x] = compare(groups(tmp_path), "val/accuracy")
+        assert (x.better, x.p_value) == (None, 1.0)
+        assert "Equal differences show no spread of seeds: train both with more" in "\n".join(lines([x]))
 
     def test_not_decided(self, tmp_path: Path) -> None:
         write(tmp_path, A, "a")

@@ -53,7 +53,13 @@ class TestParting:
     def test_equal_runs_do_not_part(self, run: Path, tmp_path: Path) -> None:
         other = write(tmp_path / "b", config="seed: 1\nrun_dir: elsewhere\n")
         assert diff(run, other) == (None, [])
-        assert "equal in all iterations that both have" in text(run, other)
+        assert "equal in all iterations that both have, 1 to 2" in text(run, other)
+
+    def test_runs_without_a_common_iteration(self, run: Path, tmp_path: Path) -> None:
+        """A fork begins after the iteration it is from."""
+        other = write(tmp_path / "b")
+        (other / "metrics.jsonl").write_text('{"iteration": 3, "train/grad_norm": 1.0}\n')
+        assert text(run, other) == f"{run} and {other} have no iteration in common"
 
     def test_weights_that_differ_move_the_parting_to_the_update_before(self, run: Path, tmp_path: Path) -> None:
         other = write(tmp_path / "b", tokens=[1])

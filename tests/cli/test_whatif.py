@@ -143,6 +143,15 @@ def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
     assert "this is not the run's iteration" in text
 
 
+def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(saved := (run / "config.yaml").read_text())
+    (tmp_path / "config.resumed_000002.yaml").write_text(saved.replace("max_iterations: 2", "max_iterations: 3"))
+    with pytest.raises(UserError, match="the run has iterations 1 to 3"):
+        whatif(tmp_path, 4, [])
+    with pytest.raises(UserError, match="ratio=nothing"):
+        whatif(tmp_path, 3, ["ratio=nothing"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -20,6 +20,7 @@ MISTAKES = {
     "reward=[math,x]": "reward=x: no such option; choose from accuracy, by_source, code, ",
     "ptx.train=x": "no option of ptx is selected: type data@ptx=OPTION",
     "reward=null": "not null: drop it, or type GROUP=OPTION",
+    "hydra/sweeper=optuna": r"hydra/sweeper=optuna: not installed: type pip install -e '\.\[optuna\]'",
     "algo": "algo: .*; an override is key=value",
     "data.template=Q: {question}": r"quotes: 'data\.template=\"Q: {question}\"'",
     "+adapter=lora": "type it without \\+",
