@@ -60,7 +60,8 @@ def sampler_gap(policy: Policy, prompts: Sequence[Sequence[int]], beginnings: Se
     with sampling_mode(policy), unsharded(policy), torch.autocast(policy.device.type, enabled=False):
         uniforms = torch.full((len(prompts), NUM_TOKENS), 0.5, dtype=torch.float64)
         limits = [NUM_TOKENS] * len(prompts)
-        decoded = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+        cost = 1_000_000 if beginnings is None else 0  # so that beginnings are shared, or not, however short the prompts are
+        decoded = decode(policy, prompts, limits, uniforms, beginnings=beginnings, forward_cost=cost, temperature=1.0, top_p=1.0, top_k=0)
         total, count = 0.0, 0
         for prompt, tokens, logprobs, length in zip(prompts, decoded.tokens, decoded.logprobs, decoded.lengths.tolist(), strict=True):
             row = torch.cat([torch.tensor(prompt, device=tokens.device), tokens[:length]])[None]

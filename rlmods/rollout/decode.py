@@ -53,6 +53,7 @@ def decode(
     uniforms: Float[Tensor, "R L"],
     *,
     beginnings: Sequence[int] | None = None,
+    forward_cost: int = FORWARD_COST,
     temperature: float,
     top_p: float,
     top_k: int,
@@ -64,7 +65,7 @@ def decode(
     """Sample R / P responses to each prompt, with one prefill per prompt. The caller puts the modules in eval mode.
 
     `beginnings[p]`: number of ids at the beginning of prompt p that some other prompts begin with too. These, and what all prompts begin
-    with, are processed once. `limits[p]`: maximum number of response tokens of prompt p.
+    with, are processed once, where that saves more than `forward_cost` ids. `limits[p]`: maximum number of response tokens of prompt p.
     `uniforms[r, t]`: the only source of randomness of row r at step t.
     `stop` receives the last `window` tokens of a row and returns True if the row ends there. `num_entropies`: number of steps K of which
     entropies are returned.
@@ -72,7 +73,7 @@ def decode(
     device, steps = policy.device, max(limits)
     repeat = torch.arange(len(prompts), device=device).repeat_interleave(len(uniforms) // len(prompts))
     context = _Context(policy)
-    logits = context.prefill(prompts, beginnings or [0] * len(prompts), steps)
+    logits = context.prefill(prompts, shared_levels(prompts, beginnings or [0] * len(prompts), forward_cost), steps)
     if len(repeat) > len(prompts):
         context.select(repeat)
         logits = logits[repeat]
@@ -119,9 +120,9 @@ class _Context:
         self.policy = policy
         self.cache_name = cache_argument(policy.model)
 
-    def prefill(self, prompts: Sequence[Sequence[int]], beginnings: Sequence[int], steps: int) -> Float[Tensor, "P V"]:
-        """Process the prompts, with room for `steps` more tokens, and return their next logits. Equal beginnings are processed once."""
-        levels = [*shared_levels(prompts, beginnings), list(map(len, prompts))]
+    def prefill(self, prompts: Sequence[Sequence[int]], shared: Sequence[list[int]], steps: int) -> Float[Tensor, "P V"]:
+        """Process the prompts, with room for `steps` more tokens, and return their next logits. `shared`: `shared_levels`."""
+        levels = [*shared, list(map(len, prompts))]
         if not has_growing_layers(new_cache(self.policy.model.config, 0)):
             levels = levels[-1:]
         widths = [max(b - a for a, b in zip(start, stop, strict=True)) for start, stop in pairwise([[0] * len(prompts), *levels])]
@@ -179,12 +180,12 @@ class _Context:
         return self.policy.next_logits(ids, **kwargs)
 
 
-def shared_levels(prompts: Sequence[Sequence[int]], beginnings: Sequence[int]) -> list[list[int]]:
+def shared_levels(prompts: Sequence[Sequence[int]], beginnings: Sequence[int], forward_cost: int = FORWARD_COST) -> list[list[int]]:
     """Return the levels in which to process the prompts: for each level, up to which id of every prompt, below its length. What is equal up
     to there is processed once. The last level, of whole prompts, is not among them.
 
     Candidates are the ids with which all prompts begin, and `beginnings`; those are taken with which the fewest ids are processed, padding
-    included. A level counts as `FORWARD_COST` ids.
+    included. A level counts as `forward_cost` ids.
     """
     lengths = list(map(len, prompts))
     common = min(num_common(min(map(list, prompts)), max(map(list, prompts))), min(lengths) - 1)
@@ -194,7 +195,7 @@ def shared_levels(prompts: Sequence[Sequence[int]], beginnings: Sequence[int]) -
 
     def num_processed(levels: list[list[int]]) -> int:
         blocks = pairwise([[0] * len(prompts), *levels, lengths])
-        return len(levels) * FORWARD_COST + sum(
+        return len(levels) * forward_cost + sum(
             len({tuple(prompt[:j]) for prompt, j in zip(prompts, stop, strict=True)}) * max(j - i for i, j in zip(start, stop, strict=True))
             for start, stop in blocks
         )

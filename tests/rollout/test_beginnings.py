@@ -22,18 +22,15 @@ BEGINNINGS = [6, 3, 6, 3, 6]
 STEPS = 6
 
 
-@pytest.fixture(autouse=True)
-def _share_few_ids(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 0)
-
-
 def run(policy: Any, beginnings: Sequence[int] | None, samples: int = 1) -> tuple[Decoded, int]:
     """Return what is sampled, and the number of ids that were processed before the first token."""
     shapes: list[tuple[int, int]] = []
     base = policy.model.base_model
     hook = base.register_forward_pre_hook(lambda _, args, kwargs: shapes.append(kwargs["input_ids"].shape), with_kwargs=True)
     uniforms = torch.rand(len(PROMPTS) * samples, STEPS, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
-    decoded = decode(policy.eval(), PROMPTS, [STEPS] * len(PROMPTS), uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+    decoded = decode(
+        policy.eval(), PROMPTS, [STEPS] * len(PROMPTS), uniforms, beginnings=beginnings, forward_cost=0, temperature=1.0, top_p=1.0, top_k=0
+    )
     hook.remove()
     return decoded, sum(rows * width for rows, width in shapes if width > 1)
 
@@ -70,25 +67,25 @@ class TestLevels:
     """What is processed once."""
 
     def test_nothing_of_a_single_prompt(self) -> None:
-        assert shared_levels([[1, 2, 3]], [2]) == []
+        assert shared_levels([[1, 2, 3]], [2], 0) == []
 
     def test_what_all_prompts_begin_with(self) -> None:
-        assert shared_levels([[1, 2, 3, 4], [1, 2, 5]], [0, 0]) == [[2, 2]]
+        assert shared_levels([[1, 2, 3, 4], [1, 2, 5]], [0, 0], 0) == [[2, 2]]
 
     def test_an_id_of_every_prompt_is_left(self) -> None:
-        assert shared_levels([[1, 2, 3], [1, 2, 3, 4]], [0, 0]) == [[2, 2]]
+        assert shared_levels([[1, 2, 3], [1, 2, 3, 4]], [0, 0], 0) == [[2, 2]]
 
     def test_what_some_prompts_begin_with(self) -> None:
-        assert shared_levels(PROMPTS, BEGINNINGS) == [BEGINNINGS]
+        assert shared_levels(PROMPTS, BEGINNINGS, 0) == [BEGINNINGS]
 
     def test_both(self) -> None:
         system = list(range(30, 60))
         prompts = [[*system, *prompt] for prompt in PROMPTS]
         lengths = [30 + length for length in BEGINNINGS]
-        assert shared_levels(prompts, lengths) == [[30] * 5, lengths]
+        assert shared_levels(prompts, lengths, 0) == [[30] * 5, lengths]
 
-    def test_few_ids_are_not_worth_a_forward(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 30)
+    def test_few_ids_are_not_worth_a_forward(self) -> None:
+        assert shared_levels(PROMPTS, BEGINNINGS, 30) == []
         assert shared_levels(PROMPTS, BEGINNINGS) == []
 
     @pytest.mark.parametrize("seed", range(20))
@@ -110,7 +107,7 @@ def assert_as_alone(prompts: Sequence[list[int]], beginnings: Sequence[int], see
     policy = TinyPolicy(llama()).eval()
     uniforms = torch.rand(len(prompts), 3, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     limits = [3] * len(prompts)
-    ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, temperature=1.0, top_p=1.0, top_k=0)
+    ours = decode(policy, prompts, limits, uniforms, beginnings=beginnings, forward_cost=0, temperature=1.0, top_p=1.0, top_k=0)
     for row, prompt in enumerate(prompts):
         alone = decode(policy, [prompt], [3], uniforms[row : row + 1], temperature=1.0, top_p=1.0, top_k=0)
         length = int(alone.lengths)

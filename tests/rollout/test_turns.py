@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import torch
 
 from rlmods.environment import GuessNumber, SingleTurn
 from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.decode import _Context
+from rlmods.rollout.decode import _Context, decode
 from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
@@ -75,7 +76,7 @@ class TestTokens:
             return forward(self, ids, position)
 
         monkeypatch.setattr(_Context, "_forward", spy)
-        monkeypatch.setattr("rlmods.rollout.decode.FORWARD_COST", 0)
+        monkeypatch.setattr("rlmods.rollout.local.decode", partial(decode, forward_cost=0))
         responses = sample(Script(["abc"], max_tokens=100), prompts=PROMPTS[:1], samples=6)
         length = len(responses[0].prompt_tokens)
         num_going_on = sum(len(r.turns) > 1 for r in responses)
