@@ -132,8 +132,8 @@ def _reject_unknown_keys(target: Any, keys: Iterable[str], group: str) -> None:
         if (name := f"{group}.{key}") in REMOVED_SETTINGS:
             raise UserError(f"{name}: {REMOVED_SETTINGS[name]}")
         if key not in parameters:
-            known = ", ".join(parameters) or "none"
-            raise UserError(f"unknown key {group}.{key}: known keys are {known}")
+            known = ", ".join(parameters) or f"none, drop {name}"
+            raise UserError(f"unknown key {name}: known keys are {known}")
 
 
 def _explain_settings(error: BaseException, config: DictConfig, group: str) -> str:
