@@ -1,6 +1,7 @@
 """Data sets: each part is called once, before a model is loaded, and returns validated `Splits`."""
 
 from rlmods.data.arithmetic import Arithmetic
+from rlmods.data.episodes import Episodes
 from rlmods.data.gsm8k import GSM8K
 from rlmods.data.hidden_number import HiddenNumber
 from rlmods.data.jsonl import Jsonl
@@ -16,6 +17,7 @@ from rlmods.data.stories import Stories
 __all__ = [
     "GSM8K",
     "Arithmetic",
+    "Episodes",
     "HiddenNumber",
     "Jsonl",
     "LongSums",

@@ -10,12 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rlmods.environment.guess_number import GuessNumber
+    from rlmods.environment.gymnasium import Gymnasium
     from rlmods.environment.single_turn import SingleTurn
+    from rlmods.environment.textarena import TextArena
     from rlmods.environment.tools import Tools
 
-__all__ = ["GuessNumber", "SingleTurn", "Tools"]
+__all__ = ["GuessNumber", "Gymnasium", "SingleTurn", "TextArena", "Tools"]
 
-_MODULES = {"GuessNumber": "guess_number", "SingleTurn": "single_turn", "Tools": "tools"}
+_MODULES = {
+    "GuessNumber": "guess_number",
+    "Gymnasium": "gymnasium",
+    "SingleTurn": "single_turn",
+    "TextArena": "textarena",
+    "Tools": "tools",
+}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,8 +36,8 @@ SHIPPED = {
     "mixture": [MIXTURE],
 }
 """Overrides by option of `data`."""
-NOT_ONLINE = {"preferences", "hidden_number"}
-"""Data for offline algorithms, without a reward, and of a game, whose environment gives it."""
+NOT_ONLINE = {"preferences", "hidden_number", "episodes"}
+"""Data for offline algorithms, without a reward, and of environments, which give it."""
 GOLDS = (
     *("17", "-3", r"\frac{3}{4}", "0.25", r"2\sqrt{3}", "(1, 2)", "[1, 5)", "1, 2, 3", "B", "Evelyn", "x^2 + 1", r"25\%", "12:30", "yes"),
     *("1234567", r"8 \text{ cm}"),
