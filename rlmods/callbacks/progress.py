@@ -44,6 +44,8 @@ PHASES = {
     "preflight": "trying the largest microbatches",
 }
 """Display name by phase of the iteration (`PhaseTimer`)."""
+AFTER = ("validation", "checkpoint")
+"""Phases after the iteration that has ended, and not of the next one."""
 MIN_SHOWN_S = 2.0
 """Seconds after which a phase is shown on a terminal."""
 
@@ -155,7 +157,8 @@ class Progress(Callback):
             visible = seconds >= MIN_SHOWN_S and phase[0] in PHASES and not bars.tasks[self._sampling].visible
             bars.update(self._phases, description=name, details=f"{seconds:.0f} s{microbatches}", visible=visible)
         elif now - self._last_output > self.patience_s:
-            self._print(f"iteration {learner.iteration}: {name}, {seconds:.0f} s{microbatches}")
+            current = learner.iteration + (phase[0] not in AFTER)
+            self._print(f"iteration {current}: {name}, {seconds:.0f} s{microbatches}")
 
     def _close(self) -> None:
         """Stop the thread, and the bars, which restores the cursor."""

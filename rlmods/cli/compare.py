@@ -73,7 +73,8 @@ def compare(groups: Sequence[Group], metric: str, last: int = 1, baseline: str |
     """
     if len(groups) < 2:
         runs = ", ".join(str(run.path) for run in groups[0].runs[:3])
-        raise UserError(f"all runs have the same settings apart from the seed ({runs}): give runs with other parts too")
+        found = "there is one run only" if len(groups[0].runs) == 1 else "all runs have the same settings apart from the seed"
+        raise UserError(f"{found} ({runs}): give runs with other parts too")
     names = [group.name for group in groups]
     if baseline is not None and baseline not in names:
         raise UserError(f"--baseline {baseline}: {suggest(baseline, names)}")

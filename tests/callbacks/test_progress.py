@@ -49,13 +49,21 @@ def test_long_sampling_prints_progress(capsys: pytest.CaptureFixture[str], monke
 
 def test_long_phases_print_progress(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     start, progress, learner = time.monotonic(), Progress(patience_s=30), Tiny()
-    for seconds, phase in ((20, "reward"), (31, "reward"), (55, "reward"), (62, "reward"), (95, "update"), (130, "update")):
+    for seconds, phase in (
+        (20, "reward"),
+        (31, "reward"),
+        (55, "reward"),
+        (62, "reward"),
+        (95, "update"),
+        (130, "update"),
+        (170, "validation"),
+    ):
         learner.timer.phase = phase
         learner.timer.progress += 3
         monkeypatch.setattr(time, "monotonic", lambda seconds=seconds: start + seconds)
         progress.show_phase(learner)
     lines = ["grading, 11 s", "grading, 42 s", "updating, 0 s, 0 microbatches", "updating, 35 s, 3 microbatches"]
-    assert capsys.readouterr().out.splitlines() == [f"iteration 0: {line}" for line in lines]
+    assert capsys.readouterr().out.splitlines() == [*(f"iteration 1: {line}" for line in lines), "iteration 0: validating, 0 s"]
 
 
 def test_a_slow_reward_is_shown_while_it_runs(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,7 +75,7 @@ def test_a_slow_reward_is_shown_while_it_runs(capsys: pytest.CaptureFixture[str]
 
     progress = Progress(patience_s=0.1)
     fit(Slow(), 1, [progress])
-    assert "iteration 0: grading, 0 s" in capsys.readouterr().out
+    assert "iteration 1: grading, 0 s" in capsys.readouterr().out
     assert progress._thread is None
 
 

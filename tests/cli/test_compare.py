@@ -114,6 +114,11 @@ class TestRefusals:
         with pytest.raises(UserError, match="the same settings apart from the seed"):
             compare(groups(tmp_path), "val/accuracy")
 
+    def test_one_run(self, tmp_path: Path) -> None:
+        write(tmp_path, A[:1], "a")
+        with pytest.raises(UserError, match="there is one run only"):
+            compare(groups(tmp_path), "val/accuracy")
+
     def test_no_common_seed(self, tmp_path: Path) -> None:
         write(tmp_path, A[:2], "a")
         write(tmp_path, B[:2], "b", first_seed=5)
