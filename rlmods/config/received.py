@@ -25,6 +25,7 @@ TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "key_variable": ("sends this environment variable to a server", lambda value: value is not None),
     "cache": ("writes this file", lambda value: value is not None),
     "documents": ("shows this file to the policy", lambda value: value is not None),
+    "env_id": ("imports the package that it names", lambda value: value is not None),
     "walls": ("weakens the sandbox", lambda value: value != "full"),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""

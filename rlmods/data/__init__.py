@@ -13,6 +13,7 @@ from rlmods.data.preferences import Preferences
 from rlmods.data.reasoning_gym import ReasoningGym
 from rlmods.data.schema import Splits
 from rlmods.data.stories import Stories
+from rlmods.data.verifiers import VerifiersData
 
 __all__ = [
     "GSM8K",
@@ -28,4 +29,5 @@ __all__ = [
     "ReasoningGym",
     "Splits",
     "Stories",
+    "VerifiersData",
 ]

@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from rlmods.environment.single_turn import SingleTurn
     from rlmods.environment.textarena import TextArena
     from rlmods.environment.tools import Tools
+    from rlmods.environment.verifiers import Verifiers
 
-__all__ = ["GuessNumber", "Gymnasium", "SingleTurn", "TextArena", "Tools"]
+__all__ = ["GuessNumber", "Gymnasium", "SingleTurn", "TextArena", "Tools", "Verifiers"]
 
 _MODULES = {
     "GuessNumber": "guess_number",
@@ -23,6 +24,7 @@ _MODULES = {
     "SingleTurn": "single_turn",
     "TextArena": "textarena",
     "Tools": "tools",
+    "Verifiers": "verifiers",
 }
 
 

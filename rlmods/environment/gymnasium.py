@@ -49,7 +49,7 @@ class Acting:
                 return Reply(None, float(reward))
             return observed(as_text(observation), float(reward), max_chars)
         except Exception as error:  # whatever an environment raises ends this episode only
-            return failed(self.environment.name, error, max_chars)
+            return failed(self.environment.env_id, error, max_chars)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Gymnasium:
 
     Raises: UserError for a missing package, an unknown environment and other actions; ValueError for a field out of range."""
 
-    name: str = "FrozenLake-v1"
+    env_id: str = "FrozenLake-v1"
     """Name of the environment in the package's registry, or "module:NAME" to import the module that registers it."""
     options: Mapping[str, Any] = field(default_factory=dict)
     """Arguments of the environment, as in `+environment.options.is_slippery=false`."""
@@ -95,7 +95,7 @@ class Gymnasium:
         """
         seed_of(prompt)
         if self._problem is not None:
-            raise UserError(f"environment.name={self.name}: {self._problem}: type another environment.name=")
+            raise UserError(f"environment.env_id={self.env_id}: {self._problem}: type another environment.env_id=")
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Acting:
         """Begin the episode of the prompt's seed: the same one for every response to it."""
@@ -108,13 +108,13 @@ class Gymnasium:
             UserError: there is no such environment, or it does not take the options.
         """
         package = import_extra("gymnasium", "gymnasium", "environment=gymnasium")
-        module, _, name = self.name.rpartition(":")
+        module, _, name = self.env_id.rpartition(":")
         try:
             if module:
                 import_module(module)
             return package.make(name, **self.options)
         except Exception as error:
-            raise UserError(f"environment.name={self.name}: {describe(error)}: type environment.name=FrozenLake-v1") from error
+            raise UserError(f"environment.env_id={self.env_id}: {describe(error)}: type environment.env_id=FrozenLake-v1") from error
 
     @cached_property
     def _problem(self) -> str | None:

@@ -206,6 +206,12 @@ class TestValues:
             configuration([], saved=path, run_keys=RUN_KEYS)
         assert "sk-secret" not in str(error.value)
 
+    def test_packages_are_imported_only_if_their_names_are_typed(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, data__env_id="somebody:Environment")
+        with pytest.raises(UserError, match=r"data\.env_id=somebody:Environment imports .* type data\.env_id=somebody:Environment"):
+            read_received(path, RUN_KEYS)
+        assert read_received(path, RUN_KEYS, ("data.env_id",))["data"]["env_id"] == "somebody:Environment"
+
     def test_recorded_folders_of_plugins_are_named_but_not_used(self, tmp_path: Path) -> None:
         path = saved(tmp_path, reward___target_="elsewhere.Mine")
         with pytest.raises(UserError, match="is not executed: type reward=OPTION"):

@@ -89,11 +89,11 @@ class TestEpisode:
         self.walk.check_prompt(PROMPT)
         with pytest.raises(ValueError, match="it has no seed: type data=episodes"):
             self.walk.check_prompt(Prompt(id="a", text="x"))
-        with pytest.raises(UserError, match=r"environment\.name=Wal: KeyError: 'Wal': type environment\.name=FrozenLake-v1"):
+        with pytest.raises(UserError, match=r"environment\.env_id=Wal: KeyError: 'Wal': type environment\.env_id=FrozenLake-v1"):
             Gymnasium("Wal").check_prompt(PROMPT)
         with pytest.raises(UserError, match="its actions are Box, and the policy writes Text or Discrete"):
             Gymnasium("Walk", options={"space": Box}).check_prompt(PROMPT)
-        with pytest.raises(UserError, match=r"environment\.name=no_module:Walk: ModuleNotFoundError"):
+        with pytest.raises(UserError, match=r"environment\.env_id=no_module:Walk: ModuleNotFoundError"):
             Gymnasium("no_module:Walk").check_prompt(PROMPT)
 
 
