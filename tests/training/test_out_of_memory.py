@@ -8,6 +8,7 @@ from unittest.mock import MagicMock
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlmods.algo import DPO, Batch
 from rlmods.callbacks import IterationCheckpoint
@@ -161,12 +162,13 @@ class TestStages:
 def test_outside_of_stages(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     plan, trained = MagicMock(), learner()
     trained._trainer = SimpleNamespace(strategy=None, world_size=1)
-    plan.learner.return_value, plan.trainer.return_value = trained, SimpleNamespace(strategy=None, fit=MagicMock(side_effect=error))
+    trainer = SimpleNamespace(strategy=None, loggers=[], fit=MagicMock(side_effect=error))
+    plan.learner.return_value, plan.trainer.return_value = trained, trainer
     monkeypatch.setattr(main.compose, "plan", lambda *_: plan)
     for name in ("RunDir", "Summary", "JsonlLogger", "check_resume", "show_plan", "silence_libraries"):
         monkeypatch.setattr(main, name, MagicMock())
     with pytest.raises(UserError, match=r"^start: out of memory on .*: type trainer=fsdp trainer.devices=2"):
-        main.run(MagicMock(), {}, [])
+        main.run(OmegaConf.create({"seed": 1}), {}, [])
 
 
 class TestAdvice:
