@@ -22,6 +22,7 @@ from rlmods.distributed.deferred import read
 from rlmods.distributed.sharding import is_sharded
 from rlmods.policy.base import Policy
 from rlmods.rollout.turns import num_added_tokens
+from rlmods.schedule import Schedule
 from rlmods.training.batch import Batch
 from rlmods.training.evaluation import Validation
 from rlmods.training.extensions.base import Extension
@@ -82,9 +83,9 @@ class Learner(L.LightningModule):
         rollout: Any = None,
         reward: Any = None,
         optimizer: Callable[..., torch.optim.Optimizer],
-        schedule: Callable[[int, int], float],
+        schedule: Callable[[int, int], float] | None = None,
         batch: Batch,
-        validation: Validation,
+        validation: Validation | None = None,
         splits: Splits,
         settings: Any = None,
         seed: int = 0,
@@ -94,8 +95,8 @@ class Learner(L.LightningModule):
         self.policy, self.rollout, self.reward = policy, rollout, reward
         if hasattr(rollout, "check_policy"):
             rollout.check_policy(policy)
-        self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule, batch, seed
-        self.validation, self.splits = validation, splits
+        self.optimizer, self.schedule, self.batch, self.seed = optimizer, schedule or Schedule(), batch, seed
+        self.validation, self.splits = validation or Validation(), splits
         self.settings = self.settings_type() if settings is None else settings
         self.reference: Reference | None = None
         self.extensions: list[Extension] = []

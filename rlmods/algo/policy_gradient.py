@@ -13,8 +13,10 @@ from torch import Tensor, nn
 from rlmods.aggregation import TokenMean
 from rlmods.algo.learner import Learner
 from rlmods.correction import NoCorrection
+from rlmods.critic import NoCritic
 from rlmods.critic.loss import clip_range, value_loss
 from rlmods.protocols import KL, Advantage, Aggregation, Correction, Ratio, Sampling
+from rlmods.reference import StartPolicy
 from rlmods.reward.scores import as_scores
 from rlmods.router import Routing
 from rlmods.training.buffer import SampleBuffer
@@ -126,20 +128,20 @@ class PolicyGradient(Learner):
         *,
         sampling: Sampling,
         advantage: Advantage,
-        critic: Any,
         kl: KL,
         ratio: Ratio,
         aggregation: Aggregation,
-        reference: Any,
-        router: Routing,
+        critic: Any = None,
+        reference: Any = None,
+        router: Routing | None = None,
         correction: Correction | None = None,
         **learner: Any,
     ) -> None:
         """
         Args:
-            critic: creates the value network from the policy, or None.
-            reference: loads the reference, given the policy.
-            router: treatment of the routers of a mixture of experts.
+            critic: creates the value network from the policy; None: there is none.
+            reference: loads the reference, given the policy; None: a frozen copy of it.
+            router: treatment of the routers of a mixture of experts; None: they are trained like all else.
             correction: weights of samples of another distribution; None: no weights.
             learner: arguments of `Learner`.
         """
@@ -147,6 +149,7 @@ class PolicyGradient(Learner):
         self.sampling, self.advantage, self.kl, self.ratio, self.aggregation = sampling, advantage, kl, ratio, aggregation
         self.correction = NoCorrection() if correction is None else correction
         self.credit = CreditAssignment(advantage)
+        critic, reference, router = critic or NoCritic(), reference or StartPolicy(), router or Routing()
         self.critic_config, self.critic = critic, critic(self.policy)
         self.full_kl = bool(getattr(kl, "needs_distributions", False))
         if getattr(kl, "needs_reference", True):
