@@ -15,6 +15,8 @@ from safetensors import SafetensorError
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
 from rlmods.run import RunDir, wrap_write_errors, write_summary
+from rlmods.run.card import model_card
+from rlmods.run.saved import SavedRun
 from rlmods.training.metrics import peak_memory_mb
 from rlmods.types import UserError
 
@@ -70,6 +72,9 @@ class Summary(L.Callback):
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # saving the checkpoint may have used more
         self._write(trainer, pl_module, "interrupted" if interrupted else "finished")
         if trainer.is_global_zero:
+            if self.directory.export.is_dir():
+                with wrap_write_errors(self.directory.export):
+                    (self.directory.export / "README.md").write_text(model_card(SavedRun(self.directory.path)))
             accuracies = {name: value for name, value in self.accuracy.items() if value is not None}
             shown = ", ".join(f"{name} {value:.3f}" for name, value in accuracies.items())
             validation = f"val/accuracy {shown}" if accuracies else self.last_validation
