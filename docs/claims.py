@@ -60,11 +60,6 @@ def wrong_response_tokens(run: SavedRun) -> float:
     return fmean(len(row["tokens"]) for file in files for row in read_rows(file) if row["correct"] is False)
 
 
-def peak_memory_mb(run: SavedRun) -> float:
-    """Peak memory in MB."""
-    return float(run.summary["peak_memory_mb"])
-
-
 def _last(run: SavedRun, metric: str) -> float:
     value = run.result(metric, LAST)
     if value is None:
@@ -117,7 +112,6 @@ CLAIMS = (
     Claim("kl_overoptimization", "proxy_with_kl", "proxy_without_kl", accuracy, -1, "arXiv:2210.10760: while the gold reward falls"),
     Claim("sft_vs_dpo", "sft", "dpo", accuracy, 1, "arXiv:2305.18290, figure 2: DPO is preferred to SFT on the chosen responses"),
     Claim("rloo_vs_grpo", "grpo", "rloo", accuracy, 0, "arXiv:2402.14740 claims no effect against GRPO"),
-    Claim("ppo_vs_grpo", "ppo", "grpo", peak_memory_mb, -1, "arXiv:2402.03300, section 4.1.1: GRPO needs no critic"),
     Claim("ppo_vs_grpo", "ppo", "grpo", accuracy, 0, "arXiv:2402.03300 reports no direct comparison of the accuracies"),
 )
 
@@ -203,11 +197,13 @@ DISCUSSION = """## What this scale cannot show
   could act on.
 - With responses of about equal length, the weights of `aggregation=token_mean` and `sequence_mean` are nearly the same, and a bias towards
   longer wrong responses has little room.
-- Memory of 1.8 million parameters is that of the libraries; what a critic costs is in [performance](performance.md).
+- In `sft_vs_dpo` the chosen responses are the right answers, so SFT trains on gold answers, which DPO only prefers to wrong ones. The
+  paper's pairs are preferences among samples of a model.
+- What a critic costs in memory is that of the libraries with so small a model; see [performance](performance.md).
 
 ## Cost
 
-On two CPU cores, one run at a time with one thread:
+Wall time with one thread per run on two CPU cores; other jobs ran beside most of them:
 """
 
 
