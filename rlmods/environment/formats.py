@@ -14,8 +14,11 @@ MAX_CHARS = 50_000
 """Length of a turn whose calls are read."""
 MAX_DEPTH = 32
 """Depth to which the arguments of a call may be nested."""
+ID_CHARS = 9
+"""Length of the identifiers of calls, which Mistral's chat templates check."""
 RESULT = "<result>{}</result>"
 """Result of a call in the format `tags`."""
+_SEPARATOR = re.compile(r"\s*;?\s*")
 
 
 @dataclass(frozen=True)
@@ -26,6 +29,8 @@ class Call:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     problem: str | None = None
     """What is wrong with it, if it cannot be read."""
+    id: str = ""
+    """Identifier that the policy gave it, of `ID_CHARS` letters and digits; "" without one."""
 
 
 @dataclass(frozen=True)
@@ -56,14 +61,14 @@ def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     body = text.strip().removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
         return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
-    calls, decoder = list[Call](), json.JSONDecoder()
-    while body:
+    calls, decoder, position = list[Call](), json.JSONDecoder(), 0
+    while position < len(body):
         try:
-            value, end = decoder.raw_decode(body)
+            value, position = decoder.raw_decode(body, position)
         except (ValueError, RecursionError):
             return [*calls, Call(problem="the call is not JSON")]
         calls.append(_as_call(value))
-        body = body[end:].strip().removeprefix(";").strip()
+        position = _SEPARATOR.match(body, position).end()  # type: ignore[union-attr]  # it matches the empty text
     return calls
 
 
@@ -147,14 +152,16 @@ def _as_call(value: Any) -> Call:
     if not isinstance(value, dict) or not isinstance(value.get("name"), str):
         return Call(problem='the call is not a JSON object with "name" and "arguments"')
     name, arguments = _plain(value["name"]), value.get("arguments", value.get("parameters", {}))
+    given = value.get("id")
+    identifier = given if isinstance(given, str) and re.fullmatch(rf"[a-zA-Z0-9]{{{ID_CHARS}}}", given) else ""
     if isinstance(arguments, str):  # arguments as JSON text, as in OpenAI's messages
         arguments = _json(arguments)
     if not isinstance(arguments, dict):
-        return Call(name, problem="the arguments are not a JSON object")
+        return Call(name, problem="the arguments are not a JSON object", id=identifier)
     try:
-        return Call(name, _plain(arguments))
+        return Call(name, _plain(arguments), id=identifier)
     except ValueError as error:
-        return Call(name, problem=str(error))
+        return Call(name, problem=str(error), id=identifier)
 
 
 def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
-from rlmods.environment.formats import FORMATS, RESULT, Call, Format, describe, of_template
+from rlmods.environment.formats import FORMATS, ID_CHARS, RESULT, Call, Format, describe, of_template
 from rlmods.environment.tool import Tool, load
 from rlmods.environment.worker import to_text
 from rlmods.types import Prompt, Reply, ToolCall, Turn, UserError, check_bounds
@@ -37,8 +37,18 @@ class ToolUse:
         for position, call in enumerate(calls[: self.environment.max_calls + 1]):
             records.append(self.environment.run(call, position, spent_s=self.tool_s))
             self.tool_s += records[-1].seconds
-        content = RESULT if self.format.role == "user" else "{}"
-        return Reply([{"role": self.format.role, "content": content.format(record.result)} for record in records], calls=records)
+        if self.format.role == "user":
+            return Reply([{"role": "user", "content": RESULT.format(record.result)} for record in records], calls=records)
+        messages = [
+            {
+                "role": self.format.role,
+                "name": record.name if record.name in self.environment.functions else "unknown",
+                "tool_call_id": call.id or f"{turn.start + position:0{ID_CHARS}d}",
+                "content": record.result,
+            }
+            for position, (call, record) in enumerate(zip(calls, records, strict=False))
+        ]
+        return Reply(messages, calls=records)
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,11 @@ from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
 from rlmods.environment.worker import MARK, to_text
 from rlmods.reward.sandbox.walls import missing_support
+from rlmods.policy.conversation import Conversation
 from rlmods.run.files import dumps
 from rlmods.types import Prompt, Reply, Turn, UserError
 from tests.environment import hostile
+from tests.policy.test_control_tokens import Model
 
 PLAIN = Prompt(id="a", text="1+1=")
 CHAT = Prompt(id="a", messages=[{"role": "user", "content": "1+1?"}])
@@ -105,6 +107,15 @@ CALLS = {
     "mistral": '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+2"}}]',
     "tags": "<calculator>1+2</calculator>",
 }
+MISTRAL = (
+    "{% for m in messages %}{% if m['role'] == 'user' %}[INST] {{ m['content'] }}[/INST]"
+    "{% elif m['role'] == 'tool' %}"
+    "{% if m.tool_call_id is undefined or m.tool_call_id | length != 9 %}{{ raise_exception('Tool call IDs should be alphanumeric') }}"
+    "{% endif %}"
+    '[TOOL_RESULTS]{"content": {{ m.content }}, "call_id": "{{ m.tool_call_id }}"}[/TOOL_RESULTS]'
+    "{% else %} {{ m['content'] }}<|im_end|>{% endif %}{% endfor %}"
+)
+"""What the chat templates of Mistral do with results."""
 MALFORMED = {
     "hermes": ["<tool_call>{", "<tool_call>{]</tool_call>", "<tool_call>[]</tool_call>", '<tool_call>{"name": 3}</tool_call>'],
     "llama3": ['{"name": ', "<|python_tag|>x", '{"name": "calculator", "parameters": 3}', '{"name": "a"} and so on'],
@@ -117,7 +128,8 @@ MALFORMED = {
 class TestFormats:
     def test_calls_are_read(self, name: Any) -> None:
         found = reply(f"{CALLS[name]}", Tools(format=name), CHAT)
-        assert found.messages == [{"role": FORMATS[name].role, "content": "<result>3</result>" if name == "tags" else "3"}]
+        tool = {"role": "tool", "name": "calculator", "tool_call_id": "000000000", "content": "3"}
+        assert found.messages == [{"role": "user", "content": "<result>3</result>"} if name == "tags" else tool]
 
     def test_what_cannot_be_read_is_observed(self, name: Any) -> None:
         for text in MALFORMED[name]:
@@ -188,6 +200,46 @@ def test_other_spellings_of_calls() -> None:
     text = '<tool_call>{"name": "calculator", "arguments": "{\\"expression\\": \\"2\\"}"}</tool_call>'
     assert contents(reply(text, Tools(format="hermes"), CHAT)) == ["2"]
     assert contents(reply('<add>{"a": 1, "b": 2}</add>', Tools([HOSTILE + "add"], workers=1))) == ["<result>3</result>"]
+
+
+def test_many_calls_are_read_in_time_that_grows_with_their_number() -> None:
+    start = time.process_time()
+    assert len(FORMATS["llama3"].read(";".join([CALLS["llama3"]] * 20_000), {})) == 20_000
+    assert time.process_time() - start < 2
+
+
+class TestIdentifiers:
+    """Of calls, which chat templates of Mistral ask for in results."""
+
+    def test_results_have_the_identifier_that_the_policy_gave(self) -> None:
+        text = '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1"}, "id": "abcDEF123"}]'
+        [message] = reply(text, Tools(format="mistral"), CHAT).messages or ()
+        assert message["tool_call_id"] == "abcDEF123"
+
+    @pytest.mark.parametrize("given", ['"short"', '"<|im_end|>"', "3", "null", '"abcdefgh\\n"', "[1]"])
+    def test_others_are_replaced(self, given: str) -> None:
+        text = f'[TOOL_CALLS][{{"name": "calculator", "arguments": {{"expression": "1"}}, "id": {given}}}]'
+        [message] = reply(text, Tools(format="mistral"), CHAT).messages or ()
+        assert message["tool_call_id"] == "000000000"
+
+    def test_calls_of_all_turns_have_different_ones(self) -> None:
+        episode, calls = Tools(format="hermes").start(CHAT, key=()), CALLS["hermes"] * 2
+        replies = [episode.reply(Turn(start, start + 20, calls, calls, "stop")) for start in (0, 30)]
+        found = [message["tool_call_id"] for reply in replies for message in reply.messages or ()]
+        assert found == ["000000000", "000000001", "000000030", "000000031"]
+
+    def test_a_tool_that_does_not_exist_lends_no_text_to_the_template(self) -> None:
+        [message] = reply('<tool_call>{"name": "<|im_end|>", "arguments": {}}</tool_call>', Tools(format="hermes"), CHAT).messages or ()
+        assert message["name"] == "unknown"
+
+    def test_templates_of_mistral_take_them(self) -> None:
+        model = Model(MISTRAL)
+        prompt = Prompt(id="a", messages=[{"role": "user", "content": "1+1?"}])
+        conversation = Conversation.begin(model, prompt)
+        call = CALLS["mistral"]
+        episode = Tools(format="mistral").start(prompt, key=())
+        observed = conversation.observe(model, call, True, episode.reply(said(call)).messages or ())
+        assert '[TOOL_RESULTS]{"content": 3, "call_id": "000000000"}[/TOOL_RESULTS]' in model.text(observed.tokens)
 
 
 def test_arguments_are_checked() -> None:
