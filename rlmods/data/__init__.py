@@ -4,6 +4,7 @@ from rlmods.data.arithmetic import Arithmetic
 from rlmods.data.episodes import Episodes
 from rlmods.data.gsm8k import GSM8K
 from rlmods.data.hidden_number import HiddenNumber
+from rlmods.data.hidden_thing import HiddenThing
 from rlmods.data.jsonl import Jsonl
 from rlmods.data.loader import PromptLoader
 from rlmods.data.long_sums import LongSums
@@ -20,6 +21,7 @@ __all__ = [
     "Arithmetic",
     "Episodes",
     "HiddenNumber",
+    "HiddenThing",
     "Jsonl",
     "LongSums",
     "Mixture",

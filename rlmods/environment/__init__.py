@@ -14,9 +14,10 @@ if TYPE_CHECKING:
     from rlmods.environment.single_turn import SingleTurn
     from rlmods.environment.textarena import TextArena
     from rlmods.environment.tools import Tools
+    from rlmods.environment.twenty_questions import TwentyQuestions
     from rlmods.environment.verifiers import Verifiers
 
-__all__ = ["GuessNumber", "Gymnasium", "SingleTurn", "TextArena", "Tools", "Verifiers"]
+__all__ = ["GuessNumber", "Gymnasium", "SingleTurn", "TextArena", "Tools", "TwentyQuestions", "Verifiers"]
 
 _MODULES = {
     "GuessNumber": "guess_number",
@@ -24,6 +25,7 @@ _MODULES = {
     "SingleTurn": "single_turn",
     "TextArena": "textarena",
     "Tools": "tools",
+    "TwentyQuestions": "twenty_questions",
     "Verifiers": "verifiers",
 }
 

@@ -21,8 +21,8 @@ from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
 from rlmods.environment.worker import MARK, to_text
-from rlmods.reward.sandbox.walls import missing_support
 from rlmods.policy.conversation import Conversation
+from rlmods.reward.sandbox.walls import missing_support
 from rlmods.run.files import dumps
 from rlmods.types import Prompt, Reply, Turn, UserError
 from tests.environment import hostile

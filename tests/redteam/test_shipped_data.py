@@ -36,7 +36,7 @@ SHIPPED = {
     "mixture": [MIXTURE],
 }
 """Overrides by option of `data`."""
-NOT_ONLINE = {"preferences", "hidden_number", "episodes", "verifiers"}
+NOT_ONLINE = {"preferences", "hidden_number", "hidden_thing", "episodes", "verifiers"}
 """Data for offline algorithms, without a reward, and of environments, which give it."""
 GOLDS = (
     *("17", "-3", r"\frac{3}{4}", "0.25", r"2\sqrt{3}", "(1, 2)", "[1, 5)", "1, 2, 3", "B", "Evelyn", "x^2 + 1", r"25\%", "12:30", "yes"),
