@@ -156,8 +156,8 @@ class MultiTurn:
                 for row, turn, reply in replies:
                     row.replied(policy, turn, reply.result(), self.environment.max_turns)
                     progress.done += row.done
-                limited = [row for row, *_ in replies if row.done and not row.ended and hasattr(row.episode, "end")]
-                for row, reply in [(row, threads.submit(row.episode.end)) for row in limited]:
+                limited = [(row, getattr(row.episode, "end", None)) for row, *_ in replies if row.done and not row.ended]
+                for row, reply in [(row, threads.submit(end)) for row, end in limited if end is not None]:
                     row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
         rows = [row for group in groups for row in group.rows]
