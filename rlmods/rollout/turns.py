@@ -161,7 +161,7 @@ class MultiTurn:
                     row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
         rows = [row for group in groups for row in group.rows]
-        return [row.response(iteration) for row in rows]
+        return [row.response(iteration, branches=self.branching is not None) for row in rows]
 
     @property
     def num_entropies(self) -> int:
@@ -306,8 +306,8 @@ class _Row:
         given = [x for x in (turn.reward, reward) if x is not None]
         self.turns[-1] = replace(turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls))
 
-    def response(self, iteration: int) -> Response:
-        """Return the response, whose last token is a sampled one."""
+    def response(self, iteration: int, *, branches: bool) -> Response:
+        """Return the response, whose last token is a sampled one. `branches`: a rule decides whether responses branch."""
         stop = self.turns[-1].stop
         return Response(
             prompt=self.prompt,
@@ -319,7 +319,7 @@ class _Row:
             meta={
                 "sample": self.sample,
                 "iteration": iteration,
-                **({"decisions": self.decisions} if self.decisions else {}),
+                **({"decisions": self.decisions} if branches else {}),
             },
             branch=self.branch,
             mask=self.mask[:stop],

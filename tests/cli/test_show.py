@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class TestRows:
         assert [[run[:2] for run in runs] for runs in found[:2]] == [[[0, 3], [4, 6]], [[0, 3], [4, 8]]]
 
     def test_without_branches_have_no_column_for_them(self) -> None:
-        roots = [RESPONSES[0], RESPONSES[3]]
+        roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
         assert all("branch" not in row for row in sample_rows(roots, Scores([0.0, 1.0]), torch.tensor([True] * 2), 7, torch.tensor([3, 3])))
 
 
