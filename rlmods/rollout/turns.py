@@ -204,6 +204,17 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
+def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
+    """Return the first prompt with which the environment of a rollout cannot begin, and why; None if there is none."""
+    environment = rollout.environment if isinstance(rollout, MultiTurn) else None
+    for prompt in prompts if hasattr(environment, "check_prompt") else ():
+        try:
+            environment.check_prompt(prompt)  # type: ignore[union-attr]
+        except ValueError as error:
+            return f"{prompt.name}: {error}"
+    return None
+
+
 def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) -> int:
     """Return the number of tokens by which the environment of a rollout makes the first prompt longer: its instructions and the schemas of
     its tools. 0 for a rollout without an environment."""
