@@ -318,13 +318,13 @@ class _Row:
         self.turns[-1] = replace(turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls))
 
     def response(self, iteration: int, *, branches: bool) -> Response:
-        """Return the response, whose last token is a sampled one. `branches`: a rule decides whether responses branch."""
-        stop = self.turns[-1].stop
+        """Return the response, whose last token is a sampled one: observations are appended only if a turn follows. `branches`: a rule
+        decides whether responses branch."""
         return Response(
             prompt=self.prompt,
             prompt_tokens=self.encoded.tokens,
-            tokens=self.tokens[:stop],
-            behavior_logprobs=self.logprobs[:stop],
+            tokens=self.tokens,
+            behavior_logprobs=self.logprobs,
             text=self.turns[-1].text,
             finish="stop" if self.ended and self.turns[-1].finish == "stop" else "length",
             meta={
@@ -333,9 +333,9 @@ class _Row:
                 **({"decisions": self.decisions} if branches else {}),
             },
             branch=self.branch,
-            mask=self.mask[:stop],
+            mask=self.mask,
             turns=tuple(self.turns),
-            cuts=tuple(cut for cut in self.cuts if cut < stop),
+            cuts=tuple(self.cuts),
         )
 
 

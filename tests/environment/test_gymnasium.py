@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 
 from rlmods.environment import Gymnasium
 from rlmods.environment.gymnasium import as_text, read_action
-from rlmods.types import Prompt, Turn, UserError
+from rlmods.environment.seeded import failed
+from rlmods.environment.worker import MARK
+from rlmods.types import Prompt, Reply, Turn, UserError
 
 PROMPT = Prompt(id="a", text="7", meta={"seed": 7})
 
@@ -47,9 +50,10 @@ class Walk:
         self.place += action
         if self.place > 10:
             raise RuntimeError("outside")
-        return np.int64(self.place), np.float64(0.25), self.place == 10, False, {}
+        return np.int64(self.place), np.float64(0.25), self.place == 10, self.place == 3, {}
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        self.closed = True
 
 
 @pytest.fixture
@@ -70,6 +74,11 @@ class TestEpisode:
         assert (reply.messages, reply.reward) == ([{"role": "user", "content": "9"}], 0.25)
         reply = episode.reply(said("1"))
         assert (reply.messages, reply.reward) == (None, 0.25)
+        assert episode.inner.closed
+
+    def test_so_does_a_limit_of_the_environment(self) -> None:
+        episode = self.walk.start(replace(PROMPT, meta={"seed": 2}), key=())
+        assert episode.reply(said("1")) == Reply(None, 0.25)
 
     def test_a_turn_without_a_valid_action_takes_no_step(self) -> None:
         episode = self.walk.start(PROMPT, key=())
@@ -84,6 +93,10 @@ class TestEpisode:
         reply = episode.reply(said("2"))
         assert (reply.messages, reply.reward) == (None, 0.0)
         assert [call.result for call in reply.calls] == ["Error: RuntimeError: outside"]
+
+    def test_the_exception_is_cut(self) -> None:
+        [call] = failed("walk", RuntimeError("x" * 99), 20).calls
+        assert call.result == f"{'Error: RuntimeError: ' + 'x' * 99:.20}{MARK}"
 
     def test_what_cannot_begin_is_refused(self) -> None:
         self.walk.check_prompt(PROMPT)

@@ -52,6 +52,11 @@ class TestEpisode:
         assert [(c.name, c.arguments, c.result, c.error) for c in found.calls] == [("calculator", {"expression": "12*(3+4)"}, "84", None)]
         assert found.reward is None
 
+    @pytest.mark.parametrize("name", ["auto", "hermes"])
+    def test_prompts_of_plain_text_are_shown_as_they_are(self, name: Any) -> None:
+        episode = Tools(format=name).start(PLAIN, key=())
+        assert (episode.prompt, list(episode.tools), episode.format) == (PLAIN, [], FORMATS["tags"])
+
     def test_a_turn_without_a_call_is_the_answer(self) -> None:
         assert reply("<answer>84</answer>") == Reply(None)
         assert reply("<think><calculator>1</calculator></think>84") == Reply(None)
@@ -258,6 +263,7 @@ def test_arguments_are_checked() -> None:
     [
         (None, "tags"),
         ("{{ messages }}", "tags"),
+        ("{{ messages }}<tool_call>", "tags"),
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
         ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),

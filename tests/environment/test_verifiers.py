@@ -89,6 +89,11 @@ class TestEpisode:
         assert (reply.messages, reply.reward) == (None, 2.0)
         assert episode.state["cleaned"]
 
+    def test_its_last_message_ends_a_response(self, episode: Any) -> None:
+        episode.state["final_env_response"] = [{"role": "user", "content": "bye"}]
+        reply = episode.reply(said("7"))
+        assert (reply.messages, reply.reward) == (None, 1.0)
+
     def test_the_rubric_scores_truncated_responses(self, episode: Any) -> None:
         reply = episode.reply(said("7", "length"))
         assert (reply.messages, reply.reward) == (None, 1.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -13,14 +14,16 @@ import pytest
 import torch
 
 from rlmods.environment import GuessNumber, SingleTurn
+from rlmods.policy.conversation import Conversation
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.decode import _Context, decode
 from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
+from rlmods.training.metrics import Meter, log_turns
 from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn, UserError
-from tests.support.environments import Echo, Lines, Script
+from tests.support.environments import Echo, Lines, Script, Talk
 from tests.support.tiny_setup import SPLITS, policy
 
 PROMPTS = [Prompt(id=str(i), text=text) for i, text in enumerate(("1+1=", "22-3=", "7="))]
@@ -228,6 +231,75 @@ class TestLimits:
 
 class Whole:
     """A rollout that cannot continue token ids."""
+
+
+class Stops(Script):
+    """`Script` in which a text ends turns."""
+
+    stop = ("7",)
+
+
+class Short(Local):
+    """`Local` for contexts of limited length."""
+
+    max_length = 24
+
+
+class TestWithEnvironment:
+    """What the rollout and the environment say to each other."""
+
+    def test_random_numbers_are_those_of_the_prompt_of_the_data(self) -> None:
+        class Fixed(Echo):
+            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
+                return super().start(prompt, key=(0,))
+
+        class Renamed(Fixed):
+            def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Talk:
+                return super().start(Prompt(id="x", text=prompt.text, time=7), key=key)
+
+        assert ids(sample(Renamed())) == ids(sample(Fixed()))
+
+    def test_texts_of_both_end_a_turn(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        stops, extend = [], Local.extend
+
+        def spy(self: Local, contexts: Any, *, iteration: int) -> Any:
+            stops.append(self.stop)
+            return extend(self, contexts, iteration=iteration)
+
+        monkeypatch.setattr(Local, "extend", spy)
+        sample(Stops(), stop=["3"])
+        sample(Script(), stop=["3"])
+        assert stops == [("3", "7"), ("3",)]
+
+    def test_the_conversation_is_told_whether_a_turn_has_its_end(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        told, observe = Counter[bool](), Conversation.observe
+
+        def spy(self: Any, model: Any, reply: str, ended: bool, messages: Any) -> Any:
+            told[ended] += 1
+            return observe(self, model, reply, ended, messages)
+
+        monkeypatch.setattr(Conversation, "observe", spy)
+        responses = sample(Script(["a"] * 3), samples=16, stop=list("abcdefghijklmnop"))
+        assert told == Counter(r.tokens[turn.stop - 1] in policy().eos_ids for r in responses for turn in r.turns[:-1])
+        assert len(told) == 2
+
+    def test_the_longest_context_is_that_of_the_rollout(self) -> None:
+        rollout = MultiTurn(Short(max_tokens=8, seed=7), Script(["abcd"] * 30, max_turns=31, max_tokens=1000))
+        rollout.sync(policy(), iteration=0)
+        responses = rollout.generate(PROMPTS, samples=8, iteration=0)
+        assert max(len(r.prompt_tokens) + len(r.tokens) for r in responses) <= 24
+
+
+def test_failed_calls_are_counted_by_their_kind() -> None:
+    errors = (None, "malformed", "error", "unknown", "timeout")
+    calls = tuple(ToolCall("x", {}, "", error, seconds=0.5) for error in errors)  # type: ignore[arg-type]
+    response = Response(PROMPTS[0], tokens=range(5), mask=[True, False, False, True, True], turns=(Turn(0, 1, calls=calls), Turn(3, 5)))
+    meter = Meter(torch.device("cpu"))
+    log_turns(meter, "train", [response])
+    found = {name.removeprefix("train/"): value for name, value in meter.compute().items()}
+    assert found == {
+        "turns": 2, "tool_calls": 5, "tool_errors": 3, "malformed_calls": 1, "tool_s": 2.5, "observation_tokens": 2, "cut_fraction": 0,
+    }  # fmt: skip
 
 
 class TestRollout:

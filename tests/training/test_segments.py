@@ -248,9 +248,10 @@ class TestRecords:
         assert loaded is not None
         assert torch.equal(loaded.cuts, rows.cuts)  # type: ignore[arg-type]
         ahead = SampleAhead()
-        ahead._responses = [CUT, replace(CUT, cuts=())]
+        ahead._responses = [CUT, replace(CUT, cuts=()), replace(CUT, branch=Branch(0, 1))]
         again = [_response(row) for row in ahead.rank_state()["responses"]]
-        assert [list(r.cuts) for r in again] == [[1], []]
+        assert [list(r.cuts) for r in again] == [[1], [], [1]]
+        assert [r.branch for r in again] == [None, None, Branch(0, 1)]
 
     def test_the_sample_log_has_them(self) -> None:
         assert sample_row(CUT, Scores([1.0]), 0)["cuts"] == [1]
