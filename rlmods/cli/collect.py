@@ -35,6 +35,7 @@ from rlmods.algo import Batch
 from rlmods.cli.command import INTERRUPTED, Output, command, configuration, find_policy, progress, take_settings
 from rlmods.config.instantiate import instantiate, parse_settings
 from rlmods.config.plan import max_prompt_tokens, short_prompts
+from rlmods.environment import SingleTurn
 from rlmods.policy import Policy
 from rlmods.policy.fingerprint import fingerprint
 from rlmods.policy.hf import load
@@ -42,7 +43,7 @@ from rlmods.run import dumps
 from rlmods.training.collate import generate
 from rlmods.types import Prompt, Response, UserError
 
-RUN_KEYS = ("data", "rollout", "batch", "seed")
+RUN_KEYS = ("data", "rollout", "environment", "batch", "seed")
 """Groups and settings taken from the run's configuration unless they are overridden."""
 REASONS = ("empty", "duplicate", "near_duplicate")
 """Reasons to drop a response."""
@@ -78,6 +79,8 @@ def collect(source: str | None, overrides: Sequence[str]) -> dict[str, Any]:
     config = configuration(overrides, saved=saved, run_keys=RUN_KEYS, settings=Settings)
     settings = take_settings(config, Settings)
     batch, rollout = parse_settings(config.batch, "batch", Batch), instantiate(config.rollout, "rollout")
+    if not isinstance(instantiate(config.environment, "environment"), SingleTurn):
+        raise UserError("responses of several turns are no candidates: type environment=single_turn")
     _check_samples(batch.samples, settings.min_candidates, getattr(rollout, "temperature", 1.0))
     prompts = list(instantiate(config.data, "data")().train)
     policy = _policy(model, config)

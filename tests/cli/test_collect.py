@@ -252,6 +252,7 @@ class TestMistakes:
             ("near=2", "near=2"),
             ("min_candidates=9", "type batch.samples=9"),
             ("rollout.temperature=0", "type rollout.temperature=1"),
+            ("environment=tools", "type environment=single_turn"),
             ("colour=red", "colour"),
         ],
     )
