@@ -213,6 +213,11 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     return shapes
 
 
+def num_caches(plan: Plan) -> int:
+    """Return the number of key-value caches of a batch in generation: another one for earlier turns if the rollout has several turns."""
+    return 1 + isinstance(plan.parts.get("rollout"), MultiTurn)
+
+
 def engine(rollout: Any) -> Any:
     """Return what samples the turns of an environment, or else the rollout itself."""
     return rollout.rollout if isinstance(rollout, MultiTurn) else rollout
