@@ -145,7 +145,10 @@ class Rollout(Protocol):
 @runtime_checkable
 class Episode(Protocol):
     """One conversation of a policy with an environment. It holds the state, and plain data only, so that `copy.deepcopy` copies it at any
-    turn; an environment whose episodes cannot be copied declares `copies = False`."""
+    turn; an environment whose episodes cannot be copied declares `copies = False`.
+
+    Optional: `end()`, called in a thread if a limit ends the response and not a reply. It returns a `Reply`, whose reward and calls are
+    added to those of the last turn."""
 
     prompt: Prompt
     """What the policy reads first, chat messages or plain text. Its id and pass are those of the prompt that the episode began with."""

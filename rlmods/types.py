@@ -183,8 +183,8 @@ class Response:
     finish: Finish = "stop"
     """"stop": ended by an EOS token or a stop string. "length": truncated by a limit on tokens or turns."""
     meta: Mapping[str, Any] = field(default_factory=dict)
-    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it. Of several turns also
-    `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`)."""
+    """`sample`: index among the prompt's G responses. `iteration`: iteration of the policy that sampled it. With a
+    rule for branches also `decisions`, those about branches of this response (`rlmods.branching.plan.Decision`)."""
     branch: Branch | None = None
     """Where the response branches off from another one; None if it was sampled from the prompt on."""
     mask: Sequence[bool] | None = None
@@ -201,6 +201,11 @@ class Response:
     def num_sampled(self) -> int:
         """Number of tokens that the policy sampled."""
         return len(self.tokens) if self.mask is None else sum(self.mask)
+
+    @property
+    def in_tree(self) -> bool:
+        """True if the response branches off from another one, or others may have branched off from it."""
+        return self.branch is not None or "decisions" in self.meta
 
     @property
     def num_new(self) -> int:

@@ -15,6 +15,7 @@ import json
 import math
 import sys
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from rlmods.policy import Policy
 from rlmods.policy.hf import exported, load
 from rlmods.ranking.pairs import is_better, pair_correctness, pairwise_differences
 from rlmods.reward import Neural
-from rlmods.rollout.turns import over_turns
+from rlmods.rollout.turns import find_prompt_without_episode, over_turns
 from rlmods.statistics import bootstrap_interval
 from rlmods.training.collate import collate, generate
 from rlmods.training.evaluation import values_by_prompt
@@ -71,6 +72,9 @@ def evaluate(source: str, overrides: list[str]) -> dict[str, Any]:
     reward = instantiate(config.reward, "reward")
     rollout = over_turns(instantiate(config.rollout, "rollout"), instantiate(config.environment, "environment"))
     validation = read_validation(config.validation)
+    named = chain.from_iterable((validation.data or {}).values())
+    if (problem := find_prompt_without_episode(rollout, (*splits.val, *named))) is not None:
+        raise UserError(f"environment: no episode begins with {problem}")
     process = SingleProcess()
     policy = load(model).to(process.device)
     if hasattr(rollout, "check_policy"):

@@ -18,6 +18,7 @@ from typing import Any
 from rlmods.cli.command import command
 from rlmods.run.jsonl import read_rows
 from rlmods.run.printable import one_line
+from rlmods.run.sample_row import checked
 from rlmods.types import UserError, suggest
 
 Row = Mapping[str, Any]
@@ -32,26 +33,32 @@ def show(run: Path, iteration: str, prompt: str | None = None) -> str:
     """Return the tree of the responses to a prompt, or a list of the prompts.
 
     Raises:
-        UserError: there is no such file or prompt.
+        UserError: there is no such file or prompt, or the file holds something else than responses.
     """
     folder = run / "samples"
     path = folder / f"iteration_{int(iteration):06d}.jsonl" if iteration.isdecimal() else folder / iteration
     if not path.is_file():
-        saved = sorted(int(file.stem.removeprefix("iteration_")) for file in folder.glob("iteration_*.jsonl"))
+        saved = sorted(int(n) for file in folder.glob("iteration_*.jsonl") if (n := file.stem.removeprefix("iteration_")).isdecimal())
         problem = f"{folder} has no responses of iteration {iteration}"
         raise UserError(f"{problem}: {suggest(iteration, saved)}" if saved else f"{problem}: callbacks.samples.every=1 saves them")
-    rows = read_rows(path)
+    found = read_rows(path)
+    rows = [row for row in map(checked, found) if row is not None]
+    if len(rows) < len(found):
+        raise UserError(f"{path}: holds rows that are no responses: give another run")
     if prompt is None:
-        counts = Counter(str(row["id"]) for row in rows)
-        return "\n".join(f"{one_line(name)}  {_summary([row for row in rows if str(row['id']) == name])}" for name in counts)
-    selected = [row for row in rows if str(row["id"]) == prompt]
+        counts = Counter(row["id"] for row in rows)
+        return "\n".join(f"{one_line(name)}  {_summary([row for row in rows if row['id'] == name])}" for name in counts)
+    selected = [row for row in rows if row["id"] == prompt]
     if not selected:
         known = suggest(prompt, dict.fromkeys(row["id"] for row in rows))
         raise UserError(f"iteration {iteration} has no responses to prompt {prompt}: {known}")
     trees = groups(selected)
     for tree in trees:
         check_tree(tree, path)
-    return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
+    try:
+        return "\n\n".join("\n".join(tree_lines(tree)) for tree in trees)
+    except RecursionError as error:
+        raise UserError(f"{path}: the tree of responses to prompt {one_line(prompt)} is too deep to be printed") from error
 
 
 def check_tree(rows: Sequence[Row], path: Path) -> None:
@@ -108,8 +115,9 @@ def segments(rows: Sequence[Row]) -> list[Segment]:
 
 def tree_lines(rows: Sequence[Row]) -> Iterator[str]:
     """Yield the lines of the tree of responses to one prompt, given in the order of their indices."""
-    prompt = rows[0]["prompt"]
-    yield f"{one_line(str(rows[0]['id']))}  {_summary(rows)}  {_shorten(prompt if isinstance(prompt, str) else prompt[-1]['content'])}"
+    prompt = rows[0].get("prompt")
+    last = prompt[-1] if isinstance(prompt, list) and prompt else prompt
+    yield f"{one_line(rows[0]['id'])}  {_summary(rows)}  {_shorten(str(last.get('content') if isinstance(last, dict) else last))}"
     yield from _segment_lines(rows, segments(rows), "")
 
 
@@ -130,7 +138,8 @@ def _segment(rows: Sequence[Row], starts: Sequence[Start], i: int, begin: int) -
     branches = [j for j, start in enumerate(starts) if start == (i, end) and end > begin]
     decisions = [d for d in rows[i]["branch"]["decisions"] if d["position"] == end] if branches else []
     children = [_segment(rows, starts, j, end) for j in [i, *branches]] if branches else []
-    return Segment(i, begin, end, _members(starts, i, begin), _advantages(rows[i], begin, end), decisions, children)
+    members = sorted(j for child in children for j in child.members) if children else [i]
+    return Segment(i, begin, end, members, _advantages(rows[i], begin, end), decisions, children)
 
 
 def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -> Iterator[str]:
@@ -141,21 +150,11 @@ def _segment_lines(rows: Sequence[Row], found: Sequence[Segment], indent: str) -
         tokens = f"tokens {segment.begin}-{segment.end}{_cuts(row, segment.begin, segment.end)}"
         line = f"{tokens}  {_summary([rows[j] for j in segment.members])}{advantage}"
         if not segment.children:
-            line = f"response {segment.response}  {line}  {row['finish']}  {_shorten(row['response'])}"
+            line = f"response {segment.response}  {line}  {one_line(row['finish'])}  {_shorten(row['response'])}"
         for d in segment.decisions:
             line += f"  entropy {d['initial_entropy']:.3f} -> {d['entropy']:.3f}, P {d['probability']:.3f}"
         yield f"{indent}{LAST if is_last else INNER}{line}"
         yield from _segment_lines(rows, segment.children, indent + (BLANK if is_last else BAR))
-
-
-def _members(starts: Sequence[Start], i: int, begin: int) -> list[int]:
-    """Return the responses that have the segment of response i that begins with token `begin`: those that reach it through parents."""
-
-    def has(j: int) -> bool:
-        parent, shared = starts[j]
-        return j == i or (shared > begin and parent is not None and has(parent))
-
-    return [j for j in range(len(starts)) if has(j)]
 
 
 def _summary(rows: Sequence[Row]) -> str:

@@ -14,6 +14,7 @@ PYTHON_TIMEOUT_S = 5.0
 
 def calculator(expression: str) -> str:
     """Return the value of an arithmetic expression, such as 12 * (3 + 4)."""
+    expression = expression.replace("^", "**")  # a power, as people write it; Python's exclusive or is none of arithmetic
     value: Any = expressions.rational(expression)  # exact where it can be
     if value is None:
         value = expressions.evaluate(expression)

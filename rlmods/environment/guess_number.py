@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rlmods.environment.whole_numbers import last_number
 from rlmods.types import Prompt, Reply, Turn, check_bounds
-
-_NUMBER = re.compile(r"-?\d{1,9}")
 
 
 @dataclass
@@ -22,11 +21,11 @@ class Guessing:
     tools: Sequence[Any] = field(default=())
 
     def reply(self, turn: Turn) -> Reply:
-        """Answer a guess, the last number of the turn: 1 and the end if it is right, else "higher", "lower" or "no number"."""
-        numbers = _NUMBER.findall(turn.text)
-        if numbers and int(numbers[-1]) == self.number:
+        """Answer a guess, the last whole number of the turn: 1 and the end if it is right, else "higher", "lower" or "no number"."""
+        guess = last_number(turn.text)
+        if guess == self.number:
             return Reply(None, 1.0)
-        text = "no number" if not numbers else "higher" if int(numbers[-1]) < self.number else "lower"
+        text = "no number" if guess is None else "higher" if guess < self.number else "lower"
         return Reply([{"role": "user", "content": text}], -self.turn_penalty)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,10 +11,9 @@ from typing import Any, ClassVar
 
 from rlmods.data.schema import import_extra
 from rlmods.environment.seeded import describe, failed, observed, opened, seed_of
+from rlmods.environment.whole_numbers import last_number
 from rlmods.environment.worker import to_text
 from rlmods.types import Prompt, Reply, Turn, UserError, check_bounds
-
-_NUMBER = re.compile(r"-?\d{1,9}")
 
 
 @dataclass
@@ -133,10 +131,8 @@ def read_action(text: str, space: Any) -> Any:
     """Return the action that a text names; None if there is none in the space."""
     if type(space).__name__ == "Text":
         return text.strip() if space.contains(text.strip()) else None
-    numbers = _NUMBER.findall(text)
-    if not numbers or not space.start <= int(numbers[-1]) < space.start + space.n:
-        return None
-    return int(numbers[-1])
+    number = last_number(text)
+    return number if number is not None and space.start <= number < space.start + space.n else None
 
 
 def as_text(observation: Any) -> str:

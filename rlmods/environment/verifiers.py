@@ -25,28 +25,36 @@ class Rolling:
     state: Any
     messages: Any
     """Conversation that the next turn answers, in the records of the package."""
-    num_turns: int = 0
     tools: Sequence[Any] = field(default=())
 
     def reply(self, turn: Turn) -> Reply:
         """Give the turn to the environment, whose rubric scores the response if it was the last one."""
+        return self._run(self._reply(turn))
+
+    def end(self) -> Reply:
+        """Let the rubric score a response that a limit has ended."""
+        return self._run(self._scored())
+
+    def _run(self, work: Coroutine[Any, Any, Reply]) -> Reply:
         try:
-            reply: Reply = _run(self._reply(turn))
+            reply: Reply = _run(work)
             return reply
         except Exception as error:  # whatever an environment raises ends this episode only
             return failed(str(self.environment.env_id), error, self.environment.max_result_chars)
 
     async def _reply(self, turn: Turn) -> Reply:
         inner, state = self.environment.inner, self.state
-        self.num_turns += 1
         await inner.add_model_response(state, self.messages, _response(turn))
-        is_last = turn.finish == "length" or self.num_turns >= self.environment.max_turns
-        if not is_last and not await inner.is_completed(state):
+        if turn.finish == "stop" and not await inner.is_completed(state):
             before = len(self.messages) + 1
             self.messages = await inner.get_prompt_messages(state)
             if state.get("final_env_response") is None and not await inner.is_completed(state):
                 observed = [_plain(message, self.environment.max_result_chars) for message in self.messages[before:]]
                 return Reply(observed, 0.0)
+        return await self._scored()
+
+    async def _scored(self) -> Reply:
+        inner, state = self.environment.inner, self.state
         await inner.cleanup(state)
         await inner.rubric.score_rollout(state)
         await inner.rubric.cleanup(state)
@@ -56,7 +64,8 @@ class Rolling:
 @dataclass(frozen=True)
 class Verifiers:
     """An environment of the package verifiers replies to the policy and its rubric gives the reward (`data=verifiers data.env_id=NAME
-    reward=environment`). A response is scored when the environment ends it, and after a truncated turn or `max_turns` turns.
+    reward=environment`). A response is scored when the environment ends it, and when a limit does: of the tokens of a turn or
+    of all, or of turns.
 
     An environment that raises an exception ends the response with reward 0, and the exception is recorded as a failed call
     (`train/tool_errors`). Environments with tools, and rubrics that compare the responses of a group, are refused.

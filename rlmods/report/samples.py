@@ -5,7 +5,6 @@ Rows may come from others: values of other types than `rlmods.training.metrics.s
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -15,6 +14,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 from rlmods.cli.show import Segment, check_tree, groups, segments
+from rlmods.run.sample_row import Row, checked, number
 from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
 
@@ -27,19 +27,6 @@ MAX_RESPONSES = 64
 """Responses to a prompt that are kept."""
 TOKEN_VALUES = ("advantages", "log_ratio")
 """Columns with a value for each token that are shown if the rows have them."""
-
-Row = dict[str, Any]
-
-
-def number(value: Any) -> float | None:
-    """Return a finite number as a float, anything else as None."""
-    if type(value) not in (int, float):
-        return None
-    try:
-        x = float(value)
-    except OverflowError:
-        return None
-    return x if math.isfinite(x) else None
 
 
 def short(value: float) -> float:
@@ -112,26 +99,8 @@ def _rows(path: Path) -> Iterator[Row]:
                 row = json.loads(line)
             except (ValueError, RecursionError):  # broken, or longer than a line may be
                 continue
-            if isinstance(row, dict) and (clean := _clean(row)):
+            if isinstance(row, dict) and (clean := checked(row)):
                 yield clean
-
-
-def _clean(row: Row) -> Row | None:
-    """Return a row with the types that the report relies on, None if it is no response."""
-    tokens = row.get("tokens")
-    if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token < 2**31 for token in tokens):
-        return None
-    row |= {key: number(row.get(key)) for key in ("reward", "advantage")}
-    row |= {key: str(row.get(key)) for key in ("id", "response", "finish")}
-    if isinstance(branch := row.get("branch"), dict):
-        decisions, runs = branch.get("decisions"), branch.get("segments")
-        branch["decisions"] = [d for d in decisions if isinstance(d, dict) and "position" in d] if isinstance(decisions, list) else None
-        branch["segments"] = [run for run in runs if _is_segment(run)] if isinstance(runs, list) else None
-    return row
-
-
-def _is_segment(run: Any) -> bool:
-    return isinstance(run, list) and len(run) == 3 and all(number(x) is not None for x in run)
 
 
 def _entry(rows: Sequence[Row], path: Path, decode: TokenTexts) -> dict[str, Any]:

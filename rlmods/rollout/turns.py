@@ -153,14 +153,16 @@ class MultiTurn:
                     replies += [(row, turn, threads.submit(row.episode.reply, turn)) for row, turn in turns]
                     progress.add(turn.stop - turn.start for _, turn in turns)
                 for row, turn, reply in replies:
-                    row.replied(policy, turn, reply.result())
-                    row.done = row.done or len(row.turns) == self.environment.max_turns
+                    row.replied(policy, turn, reply.result(), self.environment.max_turns)
                     progress.done += row.done
+                limited = [(row, getattr(row.episode, "end", None)) for row, *_ in replies if row.done and not row.ended]
+                for row, reply in [(row, threads.submit(end)) for row, end in limited if end is not None]:
+                    row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
                 for row, _, _ in replies:
                     row.past = None if row.done else row.past
         rows = [row for group in groups for row in group.rows]
-        return [row.response(iteration) for row in rows]
+        return [row.response(iteration, branches=self.branching is not None) for row in rows]
 
     @property
     def num_entropies(self) -> int:
@@ -215,6 +217,17 @@ def bind(environment: Any, policy: Policy) -> Any:
     return environment.for_policy(policy) if hasattr(environment, "for_policy") else environment
 
 
+def find_prompt_without_episode(rollout: Any, prompts: Iterable[Prompt]) -> str | None:
+    """Return the first prompt with which the environment of a rollout cannot begin, and why; None if there is none."""
+    environment = rollout.environment if isinstance(rollout, MultiTurn) else None
+    for prompt in prompts if hasattr(environment, "check_prompt") else ():
+        try:
+            environment.check_prompt(prompt)  # type: ignore[union-attr]
+        except ValueError as error:
+            return f"{prompt.name}: {error}"
+    return None
+
+
 def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) -> int:
     """Return the number of tokens by which the environment of a rollout makes the first prompt longer: its instructions and the schemas of
     its tools. 0 for a rollout without an environment."""
@@ -257,7 +270,7 @@ class _Row:
     num_repeated: int = 0
     """Number of tokens of contexts after cuts, without the observations that they end with."""
     ended: bool = False
-    """True if the environment ended the episode."""
+    """True if the environment ended the episode, False if a limit did."""
 
     def copied(self, **changes: Any) -> _Row:
         """Return a copy, with other values of some fields, that goes on without an effect on this response."""
@@ -291,11 +304,11 @@ class _Row:
         finish: Any = "stop" if continuation.stopped else "length"
         return Turn(start, len(self.tokens), policy.decode(ids), policy.decode_raw(ids), finish)
 
-    def replied(self, policy: Policy, turn: Turn, reply: Reply) -> None:
+    def replied(self, policy: Policy, turn: Turn, reply: Reply, max_turns: int) -> None:
         """Append what the environment replied to a turn. A truncated turn is the last one."""
         self.turns.append(replace(turn, reward=_reward(reply), calls=tuple(reply.calls)))
-        self.ended = reply.messages is None and turn.finish == "stop"
-        self.done = reply.messages is None or turn.finish == "length"
+        self.ended = reply.messages is None
+        self.done = self.ended or turn.finish == "length" or len(self.turns) == max_turns
         if self.done:
             return
         assert reply.messages is not None
@@ -313,8 +326,14 @@ class _Row:
         self.logprobs += [0.0] * len(observed)
         self.mask += [False] * len(observed)
 
-    def response(self, iteration: int) -> Response:
-        """Return the response, whose last token is a sampled one."""
+    def cut_off(self, reply: Reply) -> None:
+        """Add what the environment gives a response that a limit ended to its last turn."""
+        turn, reward = self.turns[-1], _reward(reply)
+        given = [x for x in (turn.reward, reward) if x is not None]
+        self.turns[-1] = replace(turn, reward=sum(given) if given else None, calls=(*turn.calls, *reply.calls))
+
+    def response(self, iteration: int, *, branches: bool) -> Response:
+        """Return the response, whose last token is a sampled one. `branches`: a rule decides whether responses branch."""
         stop = self.turns[-1].stop
         return Response(
             prompt=self.prompt,
@@ -322,11 +341,11 @@ class _Row:
             tokens=self.tokens[:stop],
             behavior_logprobs=self.logprobs[:stop],
             text=self.turns[-1].text,
-            finish="stop" if self.ended else "length",
+            finish="stop" if self.ended and self.turns[-1].finish == "stop" else "length",
             meta={
                 "sample": self.sample,
                 "iteration": iteration,
-                **({"decisions": self.decisions} if self.decisions else {}),
+                **({"decisions": self.decisions} if branches else {}),
             },
             branch=self.branch,
             mask=self.mask[:stop],

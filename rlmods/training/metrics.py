@@ -258,8 +258,8 @@ def log_responses(meter: Meter, responses: Sequence[Response], scores: Scores, g
 
 def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
     """Log the means per response of several turns: turns, tokens of observations, calls of tools, calls that failed, calls that could not
-    be read, seconds in tools, and the fraction of responses with cuts (`Response.cuts`); if there are branches also the fraction of
-    responses that branch off from another one, and the sampled tokens and the calls that a response has from there. Nothing is logged of
+    be read, seconds in tools, and the fraction of responses with cuts (`Response.cuts`); if responses may branch also the fraction of
+    those that branch off from another one, and the sampled tokens and the calls that a response has from there. Nothing is logged of
     responses of one turn (`environment=single_turn`)."""
     responses = [r for r in responses if r.turns]
     calls = [[call for turn in r.turns for call in turn.calls] for r in responses]
@@ -272,7 +272,7 @@ def log_turns(meter: Meter, phase: str, responses: Sequence[Response]) -> None:
         "tool_s": [sum(call.seconds for call in own) for own in calls],
         "cut_fraction": [bool(r.cuts) for r in responses],
     }
-    if any(r.branch for r in responses):
+    if any(r.in_tree for r in responses):
         values["branched_fraction"] = [r.branch is not None for r in responses]
         values["shared_tokens"] = [r.num_sampled - r.num_new for r in responses]
         values["shared_tool_calls"] = [r.num_shared_calls for r in responses]
@@ -395,13 +395,13 @@ def sample_rows(
     sets. It stays None for a response that is unscored, not selected, truncated (`algo.overlong_filter`) or of a rejected group, and, if
     advantages are normalised over the rows of an iteration, for one of a group that waits for the next iteration.
 
-    If responses branch off from others, each row has a `branch`: `sample`, the index of the response among those to its prompt (of equal
+    If responses may branch, each row has a `branch`: `sample`, the index of the response among those to its prompt (of equal
     `group`), `parent`, that of the response whose first `shared` tokens it has (None, 0: sampled from the prompt on), `decisions`, those of
     `rlmods.branching` at its tool results if the rollout reports them in `meta["decisions"]`, and `segments`, which
     `log_advantages` sets."""
     columns = ({"iteration": iteration, "advantage": None, "kept": k} for k in selected.tolist())
     rows = [sample_row(response, scores, i) | more for i, (response, more) in enumerate(zip(responses, columns, strict=True))]
-    if group is not None and any(response.branch for response in responses):
+    if group is not None and any(response.in_tree for response in responses):
         seen = Counter[int]()
         for response, row, prompt in zip(responses, rows, group.tolist(), strict=True):
             start = {"parent": None, "shared": 0} if response.branch is None else asdict(response.branch)

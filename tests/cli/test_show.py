@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class TestRows:
         assert [[run[:2] for run in runs] for runs in found[:2]] == [[[0, 3], [4, 6]], [[0, 3], [4, 8]]]
 
     def test_without_branches_have_no_column_for_them(self) -> None:
-        roots = [RESPONSES[0], RESPONSES[3]]
+        roots = [replace(RESPONSES[0], meta={}), RESPONSES[3]]
         assert all("branch" not in row for row in sample_rows(roots, Scores([0.0, 1.0]), torch.tensor([True] * 2), 7, torch.tensor([3, 3])))
 
 
@@ -142,6 +143,12 @@ class TestCommand:
             show.main(arguments)
 
 
+def save(logged: list[dict[str, Any]], run: Path) -> None:
+    (run / "samples").mkdir()
+    (run / "samples/iteration_x.jsonl").touch()
+    (run / "samples/iteration_000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in logged))
+
+
 class TestReceivedFiles:
     def test_trees_of_this_project_are_accepted(self) -> None:
         check_tree(rows(), Path("x"))
@@ -164,9 +171,45 @@ class TestReceivedFiles:
     def test_others_are_refused(self, index: int, changes: dict[str, Any], tmp_path: Path) -> None:
         logged = rows()
         logged[index]["branch"] |= changes
-        (tmp_path / "samples").mkdir()
-        (tmp_path / "samples/iteration_000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in logged))
+        save(logged, tmp_path)
         with pytest.raises(UserError, match=f"branches of response {index} to prompt p1 are not those of a tree"):
+            show.show(tmp_path, "1", "p1")
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"reward": "x", "advantage": []}, {"prompt": []}, {"prompt": 1}, {"prompt": ["x"]}, {"response": None}, {"id": 1},
+            *({"decisions": x} for x in ([1], [{"position": 4}], [{**DECISION, "entropy": "0.1"}], [{**DECISION, "probability": None}])),
+            *({"segments": x} for x in (1, [1], [["a", 1, 2]], [[0, 2]])),
+        ],
+        ids=str,
+    )  # fmt: skip
+    def test_values_of_other_types_are_left_out(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        logged = rows()
+        for row in logged:
+            (row["branch"] if {*changes} <= {"decisions", "segments"} else row).update(changes)
+        save(logged, tmp_path)
+        assert len(show.show(tmp_path, "1", str(logged[0]["id"])).splitlines()) == len(TREE.splitlines())
+        assert len(show.show(tmp_path, "1").splitlines()) == 1
+
+    @pytest.mark.parametrize("changes", [{"tokens": 5}, {"tokens": ["a"]}, {"tokens": None}], ids=str)
+    def test_rows_without_tokens_are_refused(self, changes: dict[str, Any], tmp_path: Path) -> None:
+        save([row | changes for row in rows()], tmp_path)
+        with pytest.raises(UserError, match="holds rows that are no responses: give another run"):
+            show.show(tmp_path, "1")
+
+    def test_no_text_controls_the_terminal(self, tmp_path: Path) -> None:
+        escape = "\x1b[2J"
+        texts = {"id": escape, "finish": escape, "response": escape, "prompt": [{"role": escape, "content": escape}]}
+        save([row | texts for row in rows()], tmp_path)
+        assert "\x1b" not in show.show(tmp_path, "1", escape) + show.show(tmp_path, "1")
+
+    @pytest.mark.parametrize("chain", [True, False])
+    def test_a_tree_that_is_too_deep_is_one_line(self, chain: bool, tmp_path: Path) -> None:
+        one = {**rows()[0], "tokens": [1] * 1100}
+        tree = [{"sample": i, "parent": (i - 1 if chain else 0) if i else None, "shared": i, "decisions": []} for i in range(1100)]
+        save([one | {"branch": branch} for branch in tree], tmp_path)
+        with pytest.raises(UserError, match="the tree of responses to prompt p1 is too deep to be printed"):
             show.show(tmp_path, "1", "p1")
 
     @pytest.mark.parametrize("branch", ["x", 1, [], None])

@@ -10,10 +10,11 @@ from omegaconf import OmegaConf
 
 from rlmods.branching import Entropy
 from rlmods.cli.command import configuration
-from rlmods.cli.evaluate import RUN_KEYS
+from rlmods.cli.evaluate import RUN_KEYS, evaluate
 from rlmods.config import plugins
 from rlmods.config.received import read_received
 from rlmods.environment import GuessNumber
+from rlmods.policy.tiny import WEIGHTS
 from rlmods.rollout import Local, MultiTurn
 from rlmods.types import UserError
 from tests.config.test_compose import plan
@@ -60,6 +61,15 @@ class TestRules:
         typed = ("data=jsonl", f"data.train={file}", "data.prompt=prompt", "data.answer=answer", "data.num_val=4")
         with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer 'four' is no whole number"):
             plan("environment=guess_number", "reward=environment", *typed)
+
+    def test_so_must_those_of_named_sets(self) -> None:
+        with pytest.raises(UserError, match=r"environment=guess_number cannot begin with prompt .*: its answer '.*' is no whole number"):
+            plan(*GAME, "+data@validation.data.other=hidden_thing")
+
+    def test_so_must_those_of_an_evaluation(self) -> None:
+        for typed in (["data=hidden_thing"], ["data=hidden_number", "+data@validation.data.other=hidden_thing"]):
+            with pytest.raises(UserError, match=r"environment: no episode begins with prompt .*: its answer '.*' is no whole number"):
+                evaluate(str(WEIGHTS), [*typed, "environment=guess_number", "reward=environment"])
 
     def test_arpo_branches(self) -> None:
         rollout = plan("algo=arpo").parts["rollout"]

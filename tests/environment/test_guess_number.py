@@ -7,6 +7,7 @@ import copy
 import pytest
 
 from rlmods.environment import GuessNumber
+from rlmods.environment.whole_numbers import last_number
 from rlmods.types import Prompt, Turn
 
 PROMPT = Prompt(id="a", text="Guess:", answer="4")
@@ -25,6 +26,14 @@ def test_a_wrong_guess_is_compared_and_the_right_one_ends_the_game() -> None:
         assert reply.reward == -0.25
     end = episode.reply(said("5? no, 4"))
     assert (end.messages, end.reward) == (None, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("12345678942", None), ("5.42", None), ("1-42", 42), ("-42.", -42), ("no... 42", 42), ("42 of 12345678942", 42), ("x", None)],
+)
+def test_digits_within_another_number_are_no_number(text: str, number: int | None) -> None:
+    assert last_number(text) == number
 
 
 def test_a_copy_is_a_game_of_its_own() -> None:

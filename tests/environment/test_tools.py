@@ -344,7 +344,16 @@ def test_the_format_is_that_of_the_template(template: Any, expected: str) -> Non
 class TestCalculator:
     @pytest.mark.parametrize(
         ("text", "value"),
-        [("1+2", "3"), ("6/2", "3"), ("1/4", "0.25"), ("2**10", "1024"), ("-7 % 3", "2"), ("0.1*10", "1"), ("12345*678", "8369910")],
+        [
+            ("1+2", "3"),
+            ("6/2", "3"),
+            ("1/4", "0.25"),
+            ("2**10", "1024"),
+            ("-7 % 3", "2"),
+            ("0.1*10", "1"),
+            ("12345*678", "8369910"),
+            ("2^10", "1024"),
+        ],
     )
     def test_values(self, text: str, value: str) -> None:
         assert calculator(text) == value

@@ -93,8 +93,16 @@ class TestEpisode:
         reply = episode.reply(said("7", "length"))
         assert (reply.messages, reply.reward) == (None, 1.0)
 
-    def test_the_rubric_scores_responses_of_all_turns(self, episode: Any) -> None:
-        assert [episode.reply(said("7")).reward for _ in range(3)] == [0.0, 0.0, 3.0]
+    def test_the_rubric_scores_responses_that_a_limit_ends(self, episode: Any) -> None:
+        episode.reply(said("7"))
+        reply = episode.end()
+        assert (reply.messages, reply.reward, list(reply.calls)) == (None, 1.0, [])
+        assert episode.state["cleaned"]
+
+    def test_a_rubric_that_fails_is_recorded(self, episode: Any) -> None:
+        episode.reply(said("7"))
+        episode.environment.inner.rubric = None
+        assert [call.error for call in episode.end().calls] == ["error"]
 
     def test_an_exception_ends_the_response_and_is_recorded(self, episode: Any) -> None:
         reply = episode.reply(said("fail"))

@@ -15,7 +15,7 @@ from rlmods.branching import Entropy, NoBranching
 from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
-from rlmods.training.metrics import Meter, log_turns
+from rlmods.training.metrics import Meter, log_turns, sample_rows
 from rlmods.types import Branch, Prompt, Reply, Response, Scores, ToolCall, Turn
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import policy
@@ -187,6 +187,22 @@ def test_metrics_of_branches() -> None:
     meter = Meter(torch.device("cpu"))
     log_turns(meter, "train", sample(TWO, None))
     assert "train/branched_fraction" not in meter.compute()
+
+
+def test_metrics_count_prompts_to_which_no_response_branches() -> None:
+    """Of another rank, or of another batch of the iteration."""
+    meter = Meter(torch.device("cpu"))
+    for rule in (ALWAYS, NEVER):
+        log_turns(meter, "train", sample(TWO, rule, max_tokens=40))
+    assert meter.compute()["train/branched_fraction"] == 0.375
+
+
+def test_decisions_are_logged_if_no_response_branches() -> None:
+    responses = sample(TWO, NEVER, max_tokens=40)
+    rows = sample_rows(responses, Scores([0.0] * 12), torch.ones(12, dtype=torch.bool), 1, torch.arange(3).repeat_interleave(4))
+    assert all(row["branch"]["parent"] is None for row in rows)
+    assert [len(row["branch"]["decisions"]) for row in rows] == [len(r.turns) - 1 for r in responses]
+    assert any(row["branch"]["decisions"] for row in rows)
 
 
 def test_calls_before_the_branch_are_shared() -> None:

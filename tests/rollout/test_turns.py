@@ -20,7 +20,7 @@ from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
-from rlmods.types import Prompt, Reply, Response, Scores, Turn, UserError
+from rlmods.types import Prompt, Reply, Response, Scores, ToolCall, Turn, UserError
 from tests.support.environments import Echo, Lines, Script
 from tests.support.tiny_setup import SPLITS, policy
 
@@ -164,6 +164,18 @@ def test_samples_may_have_different_prompts() -> None:
     assert {r.prompt.text for r in responses} == {"1+1="}
 
 
+class ToldLines(Lines):
+    def end(self) -> Reply:
+        return Reply(None, 5.0, [ToolCall("end", {}, "")])
+
+
+class Told(Script):
+    """`Script` whose episodes are told if a limit ends them."""
+
+    def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToldLines:
+        return ToldLines(prompt, super().start(prompt, key=key).replies, [])
+
+
 class TestLimits:
     def test_of_turns(self) -> None:
         responses = sample(Script(["a"] * 9, max_turns=2))
@@ -191,6 +203,18 @@ class TestLimits:
         rollout.sync(policy(context_length=24), iteration=0)
         responses = rollout.generate(PROMPTS, samples=8, iteration=0)
         assert max(len(r.prompt_tokens) + len(r.tokens) for r in responses) <= 24
+
+    @pytest.mark.parametrize("limits", [{"max_turns": 2}, {"max_turns": 3}, {"max_tokens": 16}, {}], ids=str)
+    def test_episodes_are_told_if_one_ends_them(self, limits: dict[str, int]) -> None:
+        """Also if the last turn is truncated; not if the last reply, the third, ended the episode."""
+        responses = sample(Told(["."] * 2, **limits), samples=8)
+        for r in responses:
+            *earlier, last = r.turns
+            assert last.reward == (1.0 if len(r.turns) == 3 else 5.0)
+            assert [call.name for call in last.calls] == ([] if len(r.turns) == 3 else ["end"])
+            assert all(turn.reward is None and not turn.calls for turn in earlier)
+            assert r.finish == ("stop" if len(r.turns) == 3 and last.finish == "stop" else "length")
+        assert any(r.turns[-1].reward == 5.0 for r in responses)
 
     def test_a_reward_that_is_not_finite_is_an_error(self) -> None:
         class Bad(Script):

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import chain
 
 from rlmods.branching import NoBranching
 from rlmods.config.plan import Plan
 from rlmods.config.rules.credit import terms
 from rlmods.reward import EnvironmentReward
-from rlmods.rollout.turns import MultiTurn
+from rlmods.rollout.turns import MultiTurn, find_prompt_without_episode
 
 
 def several_turns(plan: Plan) -> str | None:
@@ -53,11 +53,6 @@ def turn_rewards(plan: Plan) -> str | None:
 
 
 def episodes(plan: Plan) -> str | None:
-    rollout = plan.parts.get("rollout")
-    environment: Any = rollout.environment if isinstance(rollout, MultiTurn) else None
-    for prompt in (*plan.splits.train, *plan.splits.val) if hasattr(environment, "check_prompt") else ():
-        try:
-            environment.check_prompt(prompt)
-        except ValueError as error:
-            return f"environment={plan.choices.get('environment')} cannot begin with {prompt.name}: {error}"
-    return None
+    named = chain.from_iterable((plan.validation.data or {}).values())
+    problem = find_prompt_without_episode(plan.parts.get("rollout"), (*plan.splits.train, *plan.splits.val, *named))
+    return None if problem is None else f"environment={plan.choices.get('environment')} cannot begin with {problem}"
