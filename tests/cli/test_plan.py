@@ -239,6 +239,14 @@ class TestFormulas:
         )
         assert lengths() == tuple(length + 4 for length in plain)
 
+    def test_validation_may_have_longer_responses(self):
+        def lengths(*typed):
+            plan = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", *typed]).plan
+            return {stage: rows.response for stage, (_, rows) in generation(plan, Tiny()(), plan.splits, 1).items()}
+
+        assert lengths() == {"sampling": 50, "validation": 50}
+        assert lengths("validation.max_tokens=80") == {"sampling": 50, "validation": 80}
+
     def test_cache_and_decoding(self):
         memory = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", "rollout.batch_size=64", "batch.samples=8"]).footprint
         prompt = memory.microbatch.length - 50
