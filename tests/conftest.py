@@ -59,3 +59,10 @@ def pytest_collectstart() -> None:
     from tests.support import composition
 
     composition.speed_up()
+
+
+@pytest.fixture(autouse=True)
+def _exports_are_not_loaded(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of most runs that tests make in this process: `tests/callbacks/test_exports.py` and runs in processes of their own do."""
+    if "loads_exports" not in request.keywords:
+        monkeypatch.setattr("rlmods.policy.exports.MAX_BYTES", -1)

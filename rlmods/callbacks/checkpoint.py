@@ -18,8 +18,11 @@ from torch.distributed.checkpoint.api import CheckpointException
 from rlmods.callbacks.hooks import Metrics, Rows
 from rlmods.callbacks.retention import Retention
 from rlmods.distributed.collectives import all_gather
+from rlmods.policy.exports import export_problem
+from rlmods.run.card import model_card
 from rlmods.run.integrity import Checksums, DirectCheckpointIO, compute_checksums, sync, write_manifest
 from rlmods.run.resume import CHECKPOINT_NAME, list_checkpoints
+from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
 
 EXPORT_NAME = "iteration_{:06d}_export"
@@ -208,14 +211,18 @@ class IterationCheckpoint(Callback):
             self._delete_old(trainer)
 
     def _export(self, trainer: Trainer, learner: Any, final: Path) -> None:
-        """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it cannot be written, warn and go on."""
+        """Write the model as a Hugging Face directory, replaced as a whole; a collective. If it cannot be written or loaded, warn and go
+        on."""
         temporary = final.with_name(f".{final.name}.tmp")
         reason: str | None = None
         try:
             learner.export(temporary)
             if trainer.is_global_zero:
-                _replace(final, temporary)
-        except (OSError, SafetensorError) as error:
+                (temporary / "README.md").write_text(model_card(SavedRun(self.folder.parent), learner.iteration))
+                reason = export_problem(temporary)
+                if reason is None:
+                    _replace(final, temporary)
+        except (OSError, SafetensorError, UserError) as error:
             reason = _format_error(error)
         reason = next(filter(None, all_gather(reason)), None)
         if reason:

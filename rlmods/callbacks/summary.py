@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 
 from rlmods.callbacks.progress import format_validation
 from rlmods.callbacks.stop import DeadlineError, graceful_stop
+from rlmods.policy.exports import export_problem
 from rlmods.run import RunDir, wrap_write_errors, write_summary
 from rlmods.run.card import model_card
 from rlmods.run.saved import SavedRun
@@ -50,6 +51,8 @@ class Summary(L.Callback):
         self.wall_s = 0.0
         self.started = time.monotonic()
         self.last_validation = ""
+        self.finding: str | None = None
+        """Why the exported model cannot be used."""
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self.started = time.monotonic()
@@ -69,6 +72,7 @@ class Summary(L.Callback):
         ended_early = pl_module.iteration < pl_module.max_iterations
         interrupted = ended_early and graceful_stop(trainer).interrupted
         self._export(pl_module)
+        self.finding = export_problem(self.directory.export) if trainer.is_global_zero else None
         self.peak_memory_mb = max(self.peak_memory_mb, peak_memory_mb(pl_module.device))  # saving the checkpoint may have used more
         self._write(trainer, pl_module, "interrupted" if interrupted else "finished")
         if trainer.is_global_zero:

@@ -10,8 +10,8 @@ from rlmods.types import Prompt
 
 @dataclass(frozen=True)
 class Episodes:
-    """Prompts that are the seeds of episodes, for `environment=textarena` and `gymnasium`, which show their first observation in place of
-    the text. Val has the seeds from `seed` on, and train those that follow.
+    """Prompts that are the seeds of episodes, for `environment=textarena`, `gymnasium` and `openenv`, which show their first observation in
+    place of the text. Val has the seeds from `seed` on, and train those that follow.
 
     Raises: UserError for a field out of range."""
 

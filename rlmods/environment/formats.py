@@ -50,15 +50,40 @@ def after_thoughts(text: str) -> str:
     return text.rpartition("</think>")[2]
 
 
-def read_hermes(text: str, tools: Mapping[str, Tool]) -> list[Call]:
-    """`<tool_call>{"name": ..., "arguments": {...}}</tool_call>` (Hermes, Qwen)."""
-    bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
-    return [_read_object(body) if end else Call(problem="<tool_call> without </tool_call>") for body, end in bodies]
+def read_tool_calls(read: Callable[[str, Mapping[str, Tool]], Call]) -> Callable[[str, Mapping[str, Tool]], list[Call]]:
+    """Return a function that reads the calls between `<tool_call>` and `</tool_call>`, each of them with `read`."""
+
+    def read_all(text: str, tools: Mapping[str, Tool]) -> list[Call]:
+        bodies = re.findall(r"<tool_call>(.*?)(</tool_call>|$)", after_thoughts(text), re.DOTALL)
+        return [read(body, tools) if end else Call(problem="<tool_call> without </tool_call>") for body, end in bodies]
+
+    return read_all
+
+
+def read_hermes(body: str, tools: Mapping[str, Tool]) -> Call:
+    """`{"name": ..., "arguments": {...}}` (Hermes, Qwen2.5, Qwen3)."""
+    return _read_object(body)
+
+
+def read_qwen3_coder(body: str, tools: Mapping[str, Tool]) -> Call:
+    """`<function=NAME><parameter=KEY>value</parameter>...</function>` (Qwen3-Coder, Qwen3.5, Nemotron 3)."""
+    found = re.fullmatch(r"\s*<function=([^<>]*)>(.*)</function>\s*", body, re.DOTALL)
+    if found is None:
+        return Call(problem="the call is not <function=NAME>...</function>")
+    pairs = re.findall(r"<parameter=([^<>]*)>(.*?)(</parameter>|$)", found[2], re.DOTALL)
+    return _call_of_texts(found[1], [(key, value, end) for key, value, end in pairs], "<parameter=...>", tools)
+
+
+def read_glm4(body: str, tools: Mapping[str, Tool]) -> Call:
+    """`NAME<arg_key>KEY</arg_key><arg_value>value</arg_value>...` (GLM-4.5 and later)."""
+    name, _, rest = body.partition("<arg_key>")
+    pairs = re.findall(r"<arg_key>([^<>]*)</arg_key>\s*<arg_value>(.*?)(</arg_value>|$)", f"<arg_key>{rest}" if rest else "", re.DOTALL)
+    return _call_of_texts(name, pairs, "<arg_value>", tools) if pairs or not rest else Call(problem="<arg_key> without <arg_value>")
 
 
 def read_llama3(text: str, tools: Mapping[str, Tool]) -> list[Call]:
     """`{"name": ..., "parameters": {...}}`, the whole turn, or several of them with `;` between (Llama 3.1 and later)."""
-    body = text.strip().removeprefix("<|python_tag|>").strip()
+    body = after_thoughts(text).strip().removeprefix("<|python_tag|>").strip()
     if not body.startswith("{") or '"name"' not in body:
         return [Call(problem="<|python_tag|> without a call")] if "<|python_tag|>" in text else []
     calls, decoder, position = list[Call](), json.JSONDecoder(), 0
@@ -103,9 +128,11 @@ def read_tags(text: str, tools: Mapping[str, Tool]) -> list[Call]:
 
 
 FORMATS = {
-    "hermes": Format(read_hermes, ("<tool_call>",)),
+    "qwen3_coder": Format(read_tool_calls(read_qwen3_coder), ("<function=",)),
+    "glm4": Format(read_tool_calls(read_glm4), ("<arg_key>",)),
+    "hermes": Format(read_tool_calls(read_hermes), ("<tool_call>",)),
     "mistral": Format(read_mistral, ("[TOOL_CALLS]",)),
-    "llama3": Format(read_llama3, ("<|python_tag|>", '"parameters":')),
+    "llama3": Format(read_llama3, ("<|python_tag|>", "Environment: ipython")),
     "tags": Format(read_tags, (), role="user"),
 }
 """Formats by name, in the order in which they are looked for in a chat template."""
@@ -134,6 +161,21 @@ def _read_tag(tool: Tool, body: str) -> Call:
     if (argument := tool.only_argument) is not None:
         return _as_call({"name": tool.name, "arguments": {argument: body.strip()}})
     return _as_call({"name": tool.name, "arguments": _json(body)})
+
+
+def _call_of_texts(name: str, pairs: Sequence[tuple[str, str, str]], tag: str, tools: Mapping[str, Tool]) -> Call:
+    """Return the call whose arguments are written as texts: names, values, and the ends of the values, "" for one that is missing. A value
+    is JSON, unless the tool takes a text or it is no JSON."""
+    name, tool = name.strip(), tools.get(name.strip())
+    if not name or not all(end for _, _, end in pairs):
+        return Call(name, problem=f"{tag} without an end" if name else "the call names no tool")
+    properties = {} if tool is None else tool.schema["function"]["parameters"]["properties"]
+    arguments = {}
+    for key, text, _ in pairs:
+        text = text.removeprefix("\n").removesuffix("\n")
+        found = None if properties.get(key.strip(), {}).get("type") == "string" else _json(text)
+        arguments[key.strip()] = text if found is None else found
+    return _as_call({"name": name, "arguments": arguments})
 
 
 def _read_object(body: str) -> Call:

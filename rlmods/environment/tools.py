@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
 
@@ -13,7 +13,7 @@ from rlmods.environment.tool import Tool, load
 from rlmods.environment.worker import to_text
 from rlmods.types import Prompt, Reply, ToolCall, Turn, UserError, check_bounds
 
-FormatName = Literal["auto", "tags", "hermes", "llama3", "mistral"]
+FormatName = Literal["auto", "tags", "hermes", "qwen3_coder", "glm4", "llama3", "mistral"]
 
 
 @dataclass
@@ -62,12 +62,14 @@ class Tools:
 
     `format` is how the policy writes calls; `auto` takes what the chat template of the model shows, or else `tags`:
 
-    ========= =======================================================================
-    hermes    `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
-    llama3    `{"name": "calculator", "parameters": {...}}`, the whole turn
-    mistral   `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
-    tags      `<calculator>1+2</calculator>`, answered by `<result>3</result>`
-    ========= =======================================================================
+    =========== ===============================================================================================
+    hermes      `<tool_call>{"name": "calculator", "arguments": {...}}</tool_call>`
+    qwen3_coder `<tool_call><function=calculator><parameter=expression>1+2</parameter></function></tool_call>`
+    glm4        `<tool_call>calculator<arg_key>expression</arg_key><arg_value>1+2</arg_value></tool_call>`
+    llama3      `{"name": "calculator", "parameters": {...}}`, the whole turn
+    mistral     `[TOOL_CALLS][{"name": "calculator", "arguments": {...}}]`
+    tags        `<calculator>1+2</calculator>`, answered by `<result>3</result>`
+    =========== ===============================================================================================
 
     Prompts of plain text are always of the format `tags`. Calls that cannot be read, unknown tools, wrong arguments, exceptions and time
     limits are results, which begin with "Error: ", and metrics.
@@ -96,6 +98,9 @@ class Tools:
     """Time limit of all calls of a response. Further calls are not run."""
     workers: int = 2
     """Worker processes in which tools run, started at the first call of such a tool and kept."""
+
+    in_system: bool = field(default=True, init=False, repr=False, compare=False)
+    """Describe tools of the format `tags` in the system message; False: in the first user message, for templates without a system role."""
 
     def __post_init__(self) -> None:
         counts = ("num_results", "max_turns", "max_tokens", "max_calls", "max_result_chars", "workers")
@@ -130,6 +135,10 @@ class Tools:
             return self
         bound = copy(self)
         object.__setattr__(bound, "format", of_template(policy.tokenizer.chat_template))
+        if bound.format == "tags" and policy.tokenizer.chat_template is not None:
+            from rlmods.policy.text import takes_system
+
+            object.__setattr__(bound, "in_system", takes_system(policy.tokenizer))
         return bound
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> ToolUse:
@@ -139,7 +148,8 @@ class Tools:
         name = "tags" if self.format == "auto" else self.format
         if name != "tags":
             return ToolUse(prompt, [tool.schema for tool in self.functions.values()], self, FORMATS[name])
-        return ToolUse(_with_system(prompt, describe(self.functions)), (), self, FORMATS[name])
+        add = _with_system if self.in_system else _with_user
+        return ToolUse(add(prompt, describe(self.functions)), (), self, FORMATS[name])
 
     def run(self, call: Call, position: int = 0, *, spent_s: float = 0.0) -> ToolCall:
         """Run the call at a position of a turn and return its record, whatever the tool does. `spent_s`: seconds of earlier calls of the
@@ -167,4 +177,15 @@ def _with_system(prompt: Prompt, text: str) -> Prompt:
         messages[0]["content"] = f"{text}\n\n{messages[0]['content']}"
     else:
         messages.insert(0, {"role": "system", "content": text})
+    return replace(prompt, messages=messages)
+
+
+def _with_user(prompt: Prompt, text: str) -> Prompt:
+    """Return the prompt with a text at the beginning of its first user message."""
+    messages = [dict(message) for message in prompt.messages or ()]
+    first = next((message for message in messages if message["role"] == "user"), None)
+    if first is None:
+        messages.insert(0, {"role": "user", "content": text})
+    else:
+        first["content"] = f"{text}\n\n{first['content']}"
     return replace(prompt, messages=messages)

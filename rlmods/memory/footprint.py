@@ -29,6 +29,7 @@ from rlmods.memory.inputs import (
     generation,
     microbatches,
     num_bytes,
+    num_caches,
     optimizer_copies,
     packed_bytes,
     tensors,
@@ -256,7 +257,7 @@ def footprint(plan: Plan, networks: Networks, devices: Devices) -> Footprint:
     for stage, (prompts, rows) in generation(plan, encoder, splits, devices.ranks).items():
         policy = transformers[0]
         gathered_policy = num_bytes(networks.trained["policy"], itemsize=devices.gathered_itemsize) * devices.fsdp
-        parts = {"key-value cache": policy.cache(rows), "activations": policy.decoding(prompts, rows)}
+        parts = {"key-value cache": policy.cache(rows) * num_caches(plan), "activations": policy.decoding(prompts, rows)}
         if devices.on_cpu:
             parts["packed weights"] = packed_bytes(encoder, devices.autocast)
         stages[stage] = {"gathered weights": gathered_policy, **parts}

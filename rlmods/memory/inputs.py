@@ -209,8 +209,16 @@ def generation(plan: Plan, encoder: Any, splits: Splits, ranks: int) -> dict[str
     for stage, (prompts, available, samples) in (stages | {"validation": (val, len(val), max(1, settings.samples))}).items():
         num = min(-(-available // ranks), max(1, getattr(rollout, "batch_size", available) // samples))
         prompt = _longest(encoder, prompts) + num_added_tokens(encoder, rollout, prompts)
-        shapes[stage] = (num, Rows(num * samples, prompt + rollout.max_tokens, rollout.max_tokens))
+        response = rollout.max_tokens
+        if stage == "validation" and settings.max_tokens is not None and not isinstance(rollout, MultiTurn):
+            response = settings.max_tokens
+        shapes[stage] = (num, Rows(num * samples, prompt + response, response))
     return shapes
+
+
+def num_caches(plan: Plan) -> int:
+    """Return the number of key-value caches of a batch in generation: another one for earlier turns if the rollout has several turns."""
+    return 1 + isinstance(plan.parts.get("rollout"), MultiTurn)
 
 
 def engine(rollout: Any) -> Any:

@@ -61,16 +61,17 @@ class Conversation:
             lines = [f"\n{message['content']}\n" for message in messages]
             self.text += reply + "".join(lines)
             return Observation([i for line in lines for i in model.ids_without_added_tokens(line)])
-        turn = {"role": "assistant", "content": reply}
         mark, end = model.unused_characters([reply, self.text, *texts_of(self.messages), *texts_of(messages)], 2)
         marked = [_marked(model, message, mark) for message in messages]
-        before = [*self.messages, {**turn, "content": reply + end}]
-        rendered = render(model.tokenizer, [*before, *marked], "the reply of the environment", tools=self.tools)
-        head, found, tail = rendered.partition(end)
+        for turn in self._turns(reply):
+            before = [*self.messages, {**turn, "content": turn["content"] + end}]
+            rendered = render(model.tokenizer, [*before, *marked], "the reply of the environment", tools=self.tools)
+            head, found, tail = rendered.partition(end)
+            if extends := found and "".join(head.split()) == "".join((self.text + reply).split()):
+                break
         ids = model.ids_of_rendered(tail, mark)
         if ended and ids and ids[0] in model.eos_ids:
             ids = ids[1:]
-        extends = found and "".join(head.split()) == "".join((self.text + reply).split())
         self.messages += [turn, *(dict(message) for message in messages)]
         self.sources.append("policy")
         self.sources.extend("environment" for _ in messages)
@@ -81,6 +82,18 @@ class Conversation:
         self.text = text.replace(mark, "")
         context = model.ids_of_rendered(text, mark)
         return Observation(ids if found else context, context)
+
+    def _turns(self, reply: str) -> list[dict[str, str]]:
+        """Return the messages by which a template may write a turn of the policy as it was, the usual one last: with thoughts in a field of
+        their own, with the beginning of the thoughts that the template wrote before the turn, and with the turn as its content."""
+        opening = next((text for text in ("<think>\n", "<think>") if self.text.endswith(text)), "")
+        thoughts, end, rest = reply.removeprefix("<think>").partition("</think>")
+        fields = [{"content": reply}]
+        if opening:
+            fields.insert(0, {"content": opening + reply})
+        if end and (opening or reply.startswith("<think>")):
+            fields.insert(0, {"reasoning_content": thoughts.strip("\n"), "content": rest.lstrip("\n")})
+        return [{"role": "assistant", **own} for own in fields]
 
     def _render(self, model: TokenizerMixin, mark: str) -> str:
         """Return the text of the whole conversation as the template writes it, with a `mark` where tokens must not extend over it."""

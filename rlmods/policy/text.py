@@ -281,6 +281,15 @@ def render(
         raise UserError(f"{name}: the chat template of this model fails on the roles {roles} ({cause}): {hint}") from error
 
 
+def takes_system(tokenizer: Any) -> bool:
+    """Return whether the chat template writes system messages; some refuse them, or leave them out."""
+    mark = "a system message"
+    try:
+        return mark in render(tokenizer, [{"role": "system", "content": mark}, {"role": "user", "content": "a question"}], "a prompt")
+    except UserError:
+        return False
+
+
 def texts_of(value: Any) -> Iterator[str]:
     """Yield the texts of nested lists and dicts, with the keys of the dicts."""
     if isinstance(value, str):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import takewhile
 from typing import Any
 
@@ -25,7 +25,7 @@ class EncodedPrompt:
     """Maximum number of response tokens, including EOS."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Context:
     """Token ids that are continued, once for each of `samples`."""
 
@@ -41,6 +41,10 @@ class Context:
     """Number of response tokens so far. Token t of a response has its own random number, in whatever turn it is sampled."""
     num_entropies: int = 0
     """Number of sampled tokens, from the first on, at which the entropy of the distribution is wanted."""
+    past: Any = field(default=None, repr=False, compare=False)
+    """What the engine kept of an earlier turn (`Continuation.past`). It takes it out, so that the memory is free once it is used."""
+    keep: bool = False
+    """True if the engine should keep what it processes for the next turn."""
 
     @property
     def num_shared(self) -> int:
@@ -62,6 +66,8 @@ class Continuation:
     """True if EOS or a stop string ended it, False if the limit did."""
     entropies: Sequence[float] = ()
     """Entropy of the distribution at each of the first tokens, nats, without truncation (`Context.num_entropies`)."""
+    past: Any = field(default=None, repr=False, compare=False)
+    """What the engine keeps of the ids that it has processed, for a context that begins with them; None if it keeps nothing."""
 
 
 def check_settings(rollout: Any) -> None:

@@ -26,7 +26,8 @@ class Local:
     """Samples with the policy's own weights, without reading the checkpoint's generation_config. On x86-64 processors with a copy of them,
     which is made for each call and laid out for products with few rows (`packed_weights`), elsewhere without a copy.
 
-    A prompt is processed once for all its samples, and finished rows leave the batch. A response depends on the weights and on (seed,
+    A prompt is processed once for all its samples, and finished rows leave the batch. Later turns go on from the keys and values of earlier
+    ones, of as many responses as are sampled at once. A response depends on the weights and on (seed,
     prompt id, how often that id occurred before, sample, iteration), not on other rows or a global generator.
     """
 
@@ -128,6 +129,9 @@ class Local:
     def _decode_batch(self, policy: Policy, batch: list[Context], iteration: int, on_step: OnStep | None) -> list[list[Continuation]]:
         limits = [context.limit for context in batch]
         rows = [(context, sample) for context in batch for sample in context.samples]
+        pasts = [context.past for context in batch]
+        for context in batch:
+            context.past = None
         decoded = decode(
             policy,
             [context.tokens for context in batch],
@@ -142,14 +146,16 @@ class Local:
             window=max((len(text.encode()) for text in self.stop), default=0) + 8,
             on_step=on_step,
             num_entropies=max(context.num_entropies for context in batch),
+            pasts=pasts,
+            keep=[context.keep for context in batch],
         )
         if not bool(decoded.logprobs.isfinite().all()):
             raise diverged(iteration)
         columns = (x.tolist() for x in (decoded.tokens, decoded.logprobs, decoded.lengths, decoded.stopped, decoded.entropies))
         sampled = iter(
             [
-                Continuation(ids[:length], logprobs[:length], stopped, entropies[:length])
-                for ids, logprobs, length, stopped, entropies in zip(*columns, strict=True)
+                Continuation(ids[:length], logprobs[:length], stopped, entropies[:length], past)
+                for ids, logprobs, length, stopped, entropies, past in zip(*columns, decoded.pasts, strict=True)
             ]
         )
         return [[next(sampled) for _ in context.samples] for context in batch]

@@ -140,15 +140,14 @@ class MultiTurn:
             rollout.stop = (*getattr(rollout, "stop", ()), *stop)
         with getattr(rollout, "sampling", nullcontext)(), Threads(MAX_WORKERS, "environment") as threads:
             while active:
-                contexts = _shared_contexts(active, self.num_entropies)
                 for group in groups:
                     group.keep_starts()
                 replies = []
-                for batch in self._batches(contexts):
-                    sampled = rollout.extend([context for _, context in batch], iteration=iteration)
+                for batch in self._batches(_shared_contexts(active)):
+                    sampled = rollout.extend(self._contexts(batch, active), iteration=iteration)
                     turns = [
                         (row, row.sampled(policy, continuation))
-                        for (own, _), continuations in zip(batch, sampled, strict=True)
+                        for own, continuations in zip(batch, sampled, strict=True)
                         for row, continuation in zip(own, continuations, strict=True)
                     ]
                     replies += [(row, turn, threads.submit(row.episode.reply, turn)) for row, turn in turns]
@@ -160,6 +159,8 @@ class MultiTurn:
                 for row, reply in [(row, threads.submit(end)) for row, end in limited if end is not None]:
                     row.cut_off(reply.result())
                 active = [row for group in groups for row in group.next_rows()]
+                for row, _, _ in replies:
+                    row.past = None if row.done else row.past
         rows = [row for group in groups for row in group.rows]
         return [row.response(iteration, branches=self.branching is not None) for row in rows]
 
@@ -187,16 +188,28 @@ class MultiTurn:
         vocabulary = policy.model.get_input_embeddings().weight.shape[0]
         return _Tree(begin, samples, self.branching, vocabulary, (self.seed, prompt.id, occurrence, iteration))
 
-    def _batches(self, contexts: list[tuple[list[_Row], Context]]) -> Iterator[list[tuple[list[_Row], Context]]]:
-        """Yield contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have the same
-        number of samples."""
-        order = sorted(contexts, key=lambda item: (-len(item[0]), -len(item[1].tokens)))
+    def _batches(self, contexts: list[list[_Row]]) -> Iterator[list[list[_Row]]]:
+        """Yield rows of contexts of similar length together, the longest first, as many as are sampled at once. Contexts of a batch have
+        the same number of rows."""
+        order = sorted(contexts, key=lambda rows: (-len(rows), -len(rows[0].segment)))
         while order:
-            num_samples = len(order[0][0])
+            num_samples = len(order[0])
             size = max(1, self.batch_size // num_samples)
-            batch = [item for item in order[:size] if len(item[0]) == num_samples]
+            batch = [rows for rows in order[:size] if len(rows) == num_samples]
             order = order[len(batch) :]
             yield batch
+
+    def _contexts(self, batch: Sequence[Sequence[_Row]], active: Sequence[_Row]) -> list[Context]:
+        """Return the context of each group of rows. What the engine processes is kept of at most as many rows as it samples at once, in all
+        batches, and not in the last turn."""
+        held = sum(row.past is not None for row in active) - sum(row.past is not None for own in batch for row in own)
+        contexts, num_free = [], self.batch_size - held
+        for own in batch:
+            keep = len(own) <= num_free and len(own[0].turns) + 1 < self.environment.max_turns
+            num_free -= len(own) * keep
+            contexts.append(replace(own[0].context(self.num_entropies), samples=[row.sample for row in own], past=own[0].past, keep=keep))
+            own[0].past = None
+        return contexts
 
 
 def bind(environment: Any, policy: Policy) -> Any:
@@ -246,6 +259,8 @@ class _Row:
     turns: list[Turn] = field(default_factory=list)
     entropies: Sequence[float] = ()
     """Entropies at the first tokens of the turn that was sampled last."""
+    past: Any = field(default=None, repr=False)
+    """What the engine kept of the last turn."""
     branch: Branch | None = None
     decisions: list[dict[str, Any]] = field(default_factory=list)
     """Decisions about branches of this response, for the sample log."""
@@ -261,7 +276,7 @@ class _Row:
         """Return a copy, with other values of some fields, that goes on without an effect on this response."""
         parts: dict[str, Any] = {name: copy.deepcopy(getattr(self, name)) for name in ("episode", "conversation")}
         lists: dict[str, Any] = {name: list(getattr(self, name)) for name in ("tokens", "logprobs", "mask", "turns", "cuts")}
-        return replace(self, **parts, **lists, entropies=(), decisions=[], **changes)
+        return replace(self, **{**parts, **lists, "entropies": (), "decisions": [], "past": None, **changes})
 
     def context(self, num_entropies: int = 0) -> Context:
         """Return the ids that the next turn continues."""
@@ -281,7 +296,7 @@ class _Row:
 
     def sampled(self, policy: Policy, continuation: Continuation) -> Turn:
         """Append the sampled tokens of a turn."""
-        self.entropies = continuation.entropies
+        self.entropies, self.past = continuation.entropies, continuation.past
         start, ids = len(self.tokens), without_eos(policy, continuation.tokens)
         self.tokens += continuation.tokens
         self.logprobs += continuation.logprobs
@@ -395,18 +410,19 @@ class _Tree(_Group):
             return []
         samples = self.plan.on_tool_result(row.sample, turn.start, entropy)
         row.decisions.append(self.plan.decisions[-1]._asdict())
-        return [self.starts[row.sample].copied(sample=sample, branch=Branch(row.sample, turn.start)) for sample in samples]
+        branch = Branch(row.sample, turn.start)
+        return [self.starts[row.sample].copied(sample=sample, branch=branch, past=row.past) for sample in samples]
 
 
-def _shared_contexts(rows: Sequence[_Row], num_entropies: int) -> list[tuple[list[_Row], Context]]:
-    """Return contexts and the rows that each is for: one for all rows before their first turn whose prompts are the same, whose ids are
-    then processed once, and one for each row in a later turn."""
+def _shared_contexts(rows: Sequence[_Row]) -> list[list[_Row]]:
+    """Return the rows of each context: all rows before their first turn whose prompts are the same, whose ids are then processed once, and
+    one row in a later turn."""
     shared: dict[Any, list[_Row]] = {}
     for row in rows:
         is_first = not row.tokens
         key = (id(row.prompt), row.encoded.occurrence, tuple(row.encoded.tokens)) if is_first else id(row)
         shared.setdefault(key, []).append(row)
-    return [(own, replace(own[0].context(num_entropies), samples=[row.sample for row in own])) for own in shared.values()]
+    return list(shared.values())
 
 
 def _reward(reply: Reply) -> float | None:

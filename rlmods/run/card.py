@@ -14,10 +14,11 @@ PACKAGES = ("python", "torch", "transformers", "lightning", "git")
 """Lines of `versions.txt` that a card shows."""
 
 
-def model_card(run: SavedRun) -> str:
+def model_card(run: SavedRun, iteration: int | None = None) -> str:
     """Return `README.md` of the model that a run has exported, for people and for the Hugging Face Hub: what it was trained on and how, its
-    validations, the command and the versions."""
+    validations, the command and the versions. `iteration`: that of an export of a checkpoint; None: the last one."""
     config = run.config if (run.path / "config.yaml").is_file() else {}  # none of a run that was started from Python
+    label = run.label if config else str(run.summary.get("label", run.path.name))
     base = str((config.get("policy") or {}).get("name", ""))
     front = ["library_name: transformers", "tags: [rlmods, reinforcement-learning]"]
     if re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", base):
@@ -25,10 +26,12 @@ def model_card(run: SavedRun) -> str:
     parts = "\n".join(f"| {group} | `{option}` |" for group, option in run.parts.items())
     sections = [
         "---\n" + "\n".join(front) + "\n---",
-        f"# {run.path.name}: {run.label}",
-        f"Trained with rlmods for {run.summary.get('iterations', '?')} iterations (`{run.label}`), seed {run.summary.get('seed')}.",
-        f"| group | option |\n|---|---|\n{parts}",
+        f"# {run.path.name}: {label}",
+        f"Trained with rlmods for {run.summary.get('iterations', '?') if iteration is None else iteration} iterations (`{label}`), "
+        f"seed {config.get('seed', run.summary.get('seed'))}.",
     ]
+    if parts:
+        sections.append(f"| group | option |\n|---|---|\n{parts}")
     if table := _validations(run):
         sections += ["## Held-out results", table]
     if run.overrides is not None:

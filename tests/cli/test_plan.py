@@ -239,10 +239,22 @@ class TestFormulas:
         )
         assert lengths() == tuple(length + 4 for length in plain)
 
+    def test_validation_may_have_longer_responses(self):
+        def lengths(*typed):
+            plan = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", *typed]).plan
+            return {stage: rows.response for stage, (_, rows) in generation(plan, Tiny()(), plan.splits, 1).items()}
+
+        assert lengths() == {"sampling": 50, "validation": 50}
+        assert lengths("validation.max_tokens=80") == {"sampling": 50, "validation": 80}
+
     def test_cache_and_decoding(self):
         memory = predict(["algo=dapo", *RANDOM, "rollout.max_tokens=50", "rollout.batch_size=64", "batch.samples=8"]).footprint
         prompt = memory.microbatch.length - 50
         assert memory.device["sampling"]["key-value cache"] == 64 * (prompt + 50) * 2 * LAYERS * WIDTH * 4
+        turns = predict(["data=hidden_number", "reward=environment", "environment=guess_number", *RANDOM[:-1]])
+        rows = generation(turns.plan, Tiny()(), turns.plan.splits, 1)["sampling"][1]
+        per_row = rows.length * 2 * LAYERS * WIDTH * 4
+        assert turns.footprint.device["sampling"]["key-value cache"] == 2 * rows.num * per_row  # of a batch, and of its earlier turns
         assert SIZES.decoding(8, Rows(64, prompt + 50, 50)) == max(8 * prompt * 4 * (4 * WIDTH + 3 * INNER), 20 * 64 * WORDS)
 
     def test_sampling_on_a_processor_copies_the_weights(self, monkeypatch):

@@ -6,8 +6,9 @@ import copy
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rlmods.environment import Tools
-from rlmods.environment.formats import FORMATS, of_template
+from rlmods.environment.formats import FORMATS, Call, of_template
 from rlmods.environment.functions import calculator, python
 from rlmods.environment.search import Search
 from rlmods.environment.tool import load, schema
@@ -101,12 +102,30 @@ class TestEpisode:
         assert hermes.prompt == CHAT
         assert hermes.tools[0]["function"]["name"] == "calculator"
 
+    @pytest.mark.parametrize(
+        "template",
+        [
+            "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}{% endfor %}",
+            "{{ messages[-1].content }}",
+        ],
+    )
+    def test_or_in_the_first_user_message_of_a_template_without_a_system_role(self, template: str) -> None:
+        model = Model(template)
+        for messages in (CHAT.messages, [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}, *(CHAT.messages or ())]):
+            shown = Tools().for_policy(model).start(replace(CHAT, messages=messages), key=()).prompt.messages or ()
+            assert [message["role"] for message in shown] == [message["role"] for message in messages or ()]
+            assert "<calculator>expression</calculator>" in shown[0]["content"]
+            assert shown[0]["content"].endswith(f"\n\n{(messages or ())[0]['content']}")
+            assert shown[1:] == list(messages or ())[1:]
+
     def test_a_copy_does_not_copy_the_tools(self) -> None:
         episode = Tools().start(PLAIN, key=())
         assert copy.deepcopy(episode).environment is episode.environment
 
 
 CALLS = {
+    "qwen3_coder": "<tool_call>\n<function=calculator>\n<parameter=expression>\n1+2\n</parameter>\n</function>\n</tool_call>",
+    "glm4": "<tool_call>calculator\n<arg_key>expression</arg_key>\n<arg_value>1+2</arg_value>\n</tool_call>",
     "hermes": '<tool_call>\n{"name": "calculator", "arguments": {"expression": "1+2"}}\n</tool_call>',
     "llama3": '{"name": "calculator", "parameters": {"expression": "1+2"}}',
     "mistral": '[TOOL_CALLS][{"name": "calculator", "arguments": {"expression": "1+2"}}]',
@@ -122,6 +141,19 @@ MISTRAL = (
 )
 """What the chat templates of Mistral do with results."""
 MALFORMED = {
+    "qwen3_coder": [
+        "<tool_call><function=calculator>",
+        "<tool_call>calculator</tool_call>",
+        "<tool_call><function=calculator></tool_call>",
+        "<tool_call><function=></function></tool_call>",
+        "<tool_call><function=calculator><parameter=expression>1</function></tool_call>",
+    ],
+    "glm4": [
+        "<tool_call>calculator",
+        "<tool_call><arg_key>a</arg_key><arg_value>1</arg_value></tool_call>",
+        "<tool_call>calculator<arg_key>expression</arg_key><arg_value>1</tool_call>",
+        "<tool_call>a<arg_key>b</tool_call>",
+    ],
     "hermes": ["<tool_call>{", "<tool_call>{]</tool_call>", "<tool_call>[]</tool_call>", '<tool_call>{"name": 3}</tool_call>'],
     "llama3": ['{"name": ', "<|python_tag|>x", '{"name": "calculator", "parameters": 3}', '{"name": "a"} and so on'],
     "mistral": ["[TOOL_CALLS][", "[TOOL_CALLS]calculator", "[TOOL_CALLS][]", "[TOOL_CALLS]calculator[ARGS]{", "[TOOL_CALLS][[]]"],
@@ -191,11 +223,17 @@ class TestFormats:
         key = "parameters" if name == "llama3" else "arguments"
         for called, argument in (("add", "a"), ("calculator", "expression"), (r"\ud83d", "a")):
             call = f'{{"name": "{called}", "{key}": {{"{argument}": {value}}}}}'
-            texts = {"hermes": f"<tool_call>{call}</tool_call>", "mistral": f"[TOOL_CALLS][{call}]", "llama3": call}
+            texts = {
+                "hermes": f"<tool_call>{call}</tool_call>",
+                "qwen3_coder": f"<tool_call><function={called}><parameter={argument}>{value}</parameter></function></tool_call>",
+                "glm4": f"<tool_call>{called}<arg_key>{argument}</arg_key><arg_value>{value}</arg_value></tool_call>",
+                "mistral": f"[TOOL_CALLS][{call}]",
+                "llama3": call,
+            }
             tag = f'<{called}>{{"{argument}": {value}}}</{called}>' if "ud83d" not in called else "<add>{}</add>"
             [record] = reply(texts.get(name, tag), tools, CHAT).calls
             dumps(asdict(record)).encode()
-            if name != "tags":
+            if name in ("hermes", "llama3", "mistral"):
                 assert (record.error == "malformed") == ("[[" in value)
 
 
@@ -205,6 +243,34 @@ def test_other_spellings_of_calls() -> None:
     text = '<tool_call>{"name": "calculator", "arguments": "{\\"expression\\": \\"2\\"}"}</tool_call>'
     assert contents(reply(text, Tools(format="hermes"), CHAT)) == ["2"]
     assert contents(reply('<add>{"a": 1, "b": 2}</add>', Tools([HOSTILE + "add"], workers=1))) == ["<result>3</result>"]
+
+
+@pytest.mark.parametrize("name", ["qwen3_coder", "glm4"])
+class TestArgumentsOfTexts:
+    """Formats in which arguments have no types of their own take those of the tool."""
+
+    def read(self, name: Any, tool: str, arguments: Mapping[str, str]) -> Any:
+        pairs = {
+            "qwen3_coder": "".join(f"<parameter={key}>\n{value}\n</parameter>\n" for key, value in arguments.items()),
+            "glm4": "".join(f"<arg_key>{key}</arg_key>\n<arg_value>{value}</arg_value>\n" for key, value in arguments.items()),
+        }[name]
+        text = f"<function={tool}>\n{pairs}</function>" if name == "qwen3_coder" else f"{tool}\n{pairs}"
+        tools = {made.name: made for made in (load("calculator"), load(HOSTILE + "add"))}
+        [call] = FORMATS[name].read(f"<think><tool_call></think><tool_call>\n{text}\n</tool_call>", tools)
+        return call
+
+    def test_are_read_as_the_tool_takes_them(self, name: Any) -> None:
+        assert self.read(name, "add", {"a": "1", "b": "2.5", "c": "true"}).arguments == {"a": 1, "b": 2.5, "c": True}
+        assert self.read(name, "calculator", {"expression": "12"}).arguments == {"expression": "12"}
+        assert self.read(name, "calculator", {"expression": " a\n<b> "}).arguments == {"expression": " a\n<b> "}
+        assert self.read(name, "add", {"a": "one"}).arguments == {"a": "one"}
+        assert self.read(name, "add", {}).arguments == {}
+        assert self.read(name, "unknown", {"x": "[1]"}) == Call("unknown", {"x": [1]})
+
+    def test_of_another_type_are_errors_of_the_tool(self, name: Any) -> None:
+        call = self.read(name, "add", {"a": "one", "b": "2"})
+        [record] = [Tools([HOSTILE + "add"]).run(call)]
+        assert record.result == "Error: add: the argument 'a' must be of type integer"
 
 
 def test_many_calls_are_read_in_time_that_grows_with_their_number() -> None:
@@ -265,19 +331,18 @@ def test_arguments_are_checked() -> None:
         ("{{ messages }}", "tags"),
         ("{{ messages }}<tool_call>", "tags"),
         ("{% if tools %}<tool_call>{% endif %}", "hermes"),
+        ("{% if tools %}<tool_call><function={% endif %}", "qwen3_coder"),
+        ("{% if tools %}<tool_call><arg_key>{% endif %}", "glm4"),
         ("{% if tools %}[TOOL_CALLS]{% endif %}", "mistral"),
         ("{% if tools %}<|python_tag|>{% endif %}", "llama3"),
         ({"default": "{{ messages }}", "tool_use": "{% if tools %}<tool_call>{% endif %}"}, "hermes"),
     ],
 )
 def test_the_format_is_that_of_the_template(template: Any, expected: str) -> None:
-    class Policy:
-        class tokenizer:  # noqa: N801
-            chat_template = template
-
+    policy = Model(template)
     assert of_template(template) == expected
-    assert Tools().for_policy(Policy).format == expected
-    assert Tools(format="llama3").for_policy(Policy).format == "llama3"
+    assert Tools().for_policy(policy).format == expected
+    assert Tools(format="llama3").for_policy(policy).format == "llama3"
     assert Tools(format="hermes").stop == ["</calculator>"]  # prompts of plain text are of the format `tags`
     assert Tools().stop == ["</calculator>"]
 
@@ -340,12 +405,8 @@ class TestSearch:
         (tmp_path / "x").write_text("a document\n")
         environment = Tools(["search"], documents=str(tmp_path / "x"))
         (tmp_path / "x").unlink()
-
-        class Policy:
-            class tokenizer:  # noqa: N801
-                chat_template = "{% if tools %}<tool_call>{% endif %}"
-
-        bound = environment.for_policy(Policy)
+        policy = Model("{% if tools %}<tool_call>{% endif %}")
+        bound = environment.for_policy(policy)
         assert (environment.format, bound.format) == ("auto", "hermes")
         assert bound.functions is environment.functions
         assert contents(reply('<tool_call>{"name": "search", "arguments": {"query": "a"}}</tool_call>', bound, CHAT)) == ["a document"]

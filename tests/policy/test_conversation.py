@@ -25,6 +25,15 @@ THINKING = CHATML.replace(
 ROLES = CHATML.replace(
     "{% for m in messages %}", "{% for m in messages %}{% if m['role'] == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
 )
+OPENED = THINKING.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+"""Begins the thoughts of a turn, and leaves out those of earlier ones."""
+WHOLE = CHATML.replace("assistant\n{% endif %}", "assistant\n<think>\n{% endif %}")
+"""Begins the thoughts of a turn, and writes those of earlier turns if they have a beginning."""
+FIELD = WHOLE.replace(
+    "{{ m['content'] }}",
+    "{% if m['role'] == 'assistant' %}<think>\n{{ m['reasoning_content'] | default('') }}\n</think>\n\n{% endif %}{{ m['content'] }}",
+)
+"""Begins the thoughts of a turn, and writes those of earlier turns if they are in a field of their own."""
 PROMPT = Prompt(id="a", messages=[{"role": "user", "content": "1+1?"}])
 TOOL = {"type": "function", "function": {"name": "f", "parameters": {}}}
 
@@ -84,6 +93,29 @@ class TestChat:
         observed = conversation.observe(model, "2", True, user("no"))
         assert observed.context == observed.tokens
         assert "assistant\n<|im_end|>" in model.text(observed.tokens)
+
+    @pytest.mark.parametrize("template", [WHOLE, FIELD])
+    def test_thoughts_that_the_template_begins_are_no_cut(self, template: str) -> None:
+        model, conversation = chat(template)
+        for reply, answer in (("hm\n</think>\n\n2", "no"), ("well\n</think>\n\n3", "yes")):
+            observed = conversation.observe(model, reply, True, user(answer))
+            assert observed.context is None
+            assert model.text(observed.tokens) == f"\n<|im_start|>user\n{answer}<|im_end|>\n<|im_start|>assistant\n<think>\n"
+        assert conversation.text.count("hm\n</think>\n\n2<|im_end|>") == 1
+
+    def test_thoughts_that_it_begins_and_leaves_out_later_are_a_cut(self) -> None:
+        model, conversation = chat(OPENED)
+        observed = conversation.observe(model, "hm\n</think>\n\n2", True, user("no"))
+        assert observed.context is not None
+        assert "hm" not in model.text(observed.context)
+        assert model.text(observed.context).endswith(
+            "assistant\n\n\n2<|im_end|>\n<|im_start|>user\nno<|im_end|>\n<|im_start|>assistant\n<think>\n"
+        )
+
+    def test_thoughts_of_the_policy_itself_may_be_in_a_field(self) -> None:
+        model, conversation = chat(FIELD.replace("assistant\n<think>\n{% endif %}", "assistant\n{% endif %}"))
+        assert conversation.observe(model, "<think>\nhm\n</think>\n\n2", True, user("no")).context is None
+        assert conversation.observe(model, "<think>\n</think>\n\n3", True, user("no")).context is None
 
     def test_tools_are_shown_by_the_template(self) -> None:
         model, _ = chat()

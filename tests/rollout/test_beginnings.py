@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from rlmods.rollout.agreement import sampler_gap
-from rlmods.rollout.decode import Decoded, decode, shared_levels
+from rlmods.rollout.cache import shared_levels
+from rlmods.rollout.decode import Decoded, decode
 from rlmods.rollout.encoding import Context
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral
 from tests.support.tiny_setup import policy as tiny_policy

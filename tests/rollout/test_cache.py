@@ -7,8 +7,8 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from rlmods.rollout import decode
-from rlmods.rollout.decode import GrowingLayer, new_cache
+from rlmods.rollout import cache
+from rlmods.rollout.cache import GrowingLayer, new_cache
 from tests.rollout.models import TinyPolicy, gpt2, llama, mistral, sample
 
 
@@ -50,7 +50,7 @@ def test_samples_equal_those_of_the_stock_cache(model, monkeypatch):
     policy = TinyPolicy(model())
     ours = sample(policy)
     assert all(isinstance(layer, GrowingLayer) for layer in new_cache(policy.model.config, 8).layers)
-    monkeypatch.setattr(decode, "new_cache", lambda config, _slots: DynamicCache(config=config))
+    monkeypatch.setattr(cache, "new_cache", lambda config, _slots: DynamicCache(config=config))
     stock = sample(policy)
     assert [r.tokens for r in ours] == [r.tokens for r in stock]
     assert [r.behavior_logprobs for r in ours] == [r.behavior_logprobs for r in stock]

@@ -16,7 +16,8 @@ import torch
 from rlmods.environment import GuessNumber, SingleTurn
 from rlmods.policy.conversation import Conversation
 from rlmods.rollout import Local, MultiTurn
-from rlmods.rollout.decode import _Context, decode
+from rlmods.rollout.cache import CachedRows
+from rlmods.rollout.decode import decode
 from rlmods.rollout.encoding import Continuation
 from rlmods.rollout.turns import over_turns
 from rlmods.training.collate import collate
@@ -69,24 +70,32 @@ class TestTokens:
                 assert not any(r.behavior_logprobs[turn.stop : stop])
             assert r.text == r.turns[-1].text
 
-    def test_the_prompt_is_processed_once_in_every_round(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """For all responses to it, which go on from different tokens."""
+    @pytest.mark.parametrize("batch_size", [64, 1])
+    def test_what_is_processed(self, monkeypatch: pytest.MonkeyPatch, batch_size: int) -> None:
+        """The prompt once for all responses, and then the last sampled token and the observation of each; or the prompt in every round, if
+        there is no room for the keys and values of all responses."""
         widths: list[tuple[int, int]] = []
-        forward = _Context._forward
+        forward = CachedRows._forward
 
-        def spy(self: _Context, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        def spy(self: CachedRows, ids: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
             widths.append((len(ids), ids.shape[1]))
             return forward(self, ids, position)
 
-        monkeypatch.setattr(_Context, "_forward", spy)
+        monkeypatch.setattr(CachedRows, "_forward", spy)
         monkeypatch.setattr("rlmods.rollout.local.decode", partial(decode, forward_cost=0))
+        if batch_size == 1:
+            monkeypatch.setattr(MultiTurn, "batch_size", 1)
         responses = sample(Script(["abc"], max_tokens=100), prompts=PROMPTS[:1], samples=6)
         length = len(responses[0].prompt_tokens)
         num_going_on = sum(len(r.turns) > 1 for r in responses)
         assert num_going_on > 1
         blocks = [shape for shape in widths if shape[1] > 1]
         longest = max(r.turns[1].start for r in responses if len(r.turns) > 1)
-        assert blocks == [(1, length), (1, length), (num_going_on, longest)]
+        if batch_size == 1:
+            assert blocks == [(1, length), *[(1, shape[1]) for shape in blocks[1:]]]
+            assert max(shape[1] for shape in blocks) == length + longest
+        else:
+            assert blocks == [(1, length), (num_going_on, 1 + len("\nabc\n"))]
 
     def test_logprobs_equal_teacher_forcing_over_all_turns(self) -> None:
         responses, model = sample(Echo(least=2), temperature=0.8), policy()

@@ -28,6 +28,14 @@ def test_says_what_was_trained_how_and_with_which_result(tmp_path: Path) -> None
     assert "processor" not in text
 
 
+def test_of_a_checkpoint_of_a_run_that_goes_on(tmp_path: Path) -> None:
+    path = write_run(tmp_path / "first", [0.25, 0.5])
+    (path / "summary.json").unlink()
+    assert "Trained with rlmods for 1 iterations (`dapo`), seed 1." in model_card(SavedRun(path), 1)
+    (path / "config.yaml").unlink()  # as of a run that was started from Python
+    assert "Trained with rlmods for 1 iterations (`first`), seed None." in model_card(SavedRun(path), 1)
+
+
 @pytest.mark.parametrize(
     ("name", "base"), [("org/model-1.5", "org/model-1.5"), ("/home/me/model", None), ("a/b\nlicense: x", None), (None, None)]
 )
