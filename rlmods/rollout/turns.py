@@ -235,6 +235,8 @@ def num_added_tokens(policy: Policy, rollout: Any, prompts: Sequence[Prompt]) ->
         return 0
     episode = bind(rollout.environment, policy).start(prompts[0], key=(0, prompts[0].id, 0, 0, 0))
     shown = policy.encode(episode.prompt, episode.tools) if episode.tools else policy.encode(episode.prompt)
+    if (end := getattr(episode, "end", None)) is not None:
+        end()
     return len(shown) - len(policy.encode(prompts[0]))
 
 

@@ -19,7 +19,7 @@ from rlmods.rollout import Local, MultiTurn
 from rlmods.rollout.cache import CachedRows
 from rlmods.rollout.decode import decode
 from rlmods.rollout.encoding import Continuation
-from rlmods.rollout.turns import over_turns
+from rlmods.rollout.turns import num_added_tokens, over_turns
 from rlmods.training.collate import collate
 from rlmods.training.evaluation import with_settings
 from rlmods.training.metrics import Meter, log_turns
@@ -218,6 +218,12 @@ class TestLimits:
             assert all(turn.reward is None and not turn.calls for turn in earlier)
             assert r.finish == ("stop" if len(r.turns) == 3 and last.finish == "stop" else "length")
         assert any(r.turns[-1].reward == 5.0 for r in responses)
+
+    def test_an_episode_that_is_only_measured_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        ended: list[Any] = []
+        monkeypatch.setattr(ToldLines, "end", ended.append)
+        assert num_added_tokens(policy(), MultiTurn(Local(), Told()), PROMPTS) == 0
+        assert len(ended) == 1
 
     def test_a_reward_that_is_not_finite_is_an_error(self) -> None:
         class Bad(Script):
