@@ -221,7 +221,7 @@ class TestLimits:
 
     def test_an_episode_that_is_only_measured_is_ended(self, monkeypatch: pytest.MonkeyPatch) -> None:
         ended: list[Any] = []
-        monkeypatch.setattr(ToldLines, "end", ended.append)
+        monkeypatch.setattr(ToldLines, "end", lambda self: ended.append(self))
         assert num_added_tokens(policy(), MultiTurn(Local(), Told()), PROMPTS) == 0
         assert len(ended) == 1
 
