@@ -47,7 +47,7 @@ def command(
     indent: int | None = None,
     interrupt_message: str = "interrupted",
 ) -> None:
-    """Run `action` and print its result on stdout: text as it is, a dictionary as JSON.
+    """Run `action` and print its result on stdout: text as it is (nothing if it is empty), a dictionary as JSON.
 
     Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and exits with a nonzero status.
     """
@@ -60,7 +60,8 @@ def command(
             plugins.register()
             name.register()
             result = action()
-            print(result if isinstance(result, str) else dumps(result, indent=indent), flush=True)
+            if result != "":
+                print(result if isinstance(result, str) else dumps(result, indent=indent), flush=True)
     except BrokenPipeError:  # what reads the output has ended, such as `head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest on exit
         sys.exit(1)

@@ -284,7 +284,11 @@ def text(first: Path, second: Path) -> str:
     else:
         where = f"iteration {parting.iteration}, stage {parting.stage}: {parting.where}"
         lines = [f"{first} and {second} first differ in {where}"]
-        lines.append(f"cause: {found[0]}" if found else "no cause is recorded: settings, sources, packages and processor are equal")
+        num_settings = sum(cause.kind == "setting" for cause in found)
+        certainty = (
+            f"{num_settings} settings differ, and any of them may be the cause; the most likely one" if num_settings > 1 else "cause"
+        )
+        lines.append(f"{certainty}: {found[0]}" if found else "no cause is recorded: settings, sources, packages and processor are equal")
         found = found[1:]
     lines += [f"also different: {cause}" for cause in found[:SHOWN]]
     return "\n".join([*lines, *([f"and {len(found) - SHOWN} more"] if len(found) > SHOWN else [])])

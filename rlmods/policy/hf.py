@@ -143,6 +143,9 @@ def load(
         if attention is not None and "attention" in reason.lower():
             why = reason.split(". ")[0]
             raise UserError(f"{str(name)!r} cannot run with policy.attention={attention} ({why}): type policy.attention=eager") from error
+        if "couldn't connect" in reason.lower():
+            where = "the Hugging Face Hub cannot be reached, and its cache on this machine has no such model"
+            raise UserError(f"{str(name)!r} cannot be loaded: {where}; connect, or type a directory or a run") from error
         raise UserError(f"{str(name)!r} cannot be loaded ({reason}); type a hub name, a directory or a run") from error
     if info["missing_keys"]:
         missing = ", ".join(sorted(info["missing_keys"])[:3])

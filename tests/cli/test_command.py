@@ -26,6 +26,9 @@ class TestCommand:
     def test_prints_json(self, capsys):
         assert self.run(capsys, ["x"], lambda: {"a": float("nan")}) == (0, '{"a": null}\n')
 
+    def test_an_empty_text_prints_nothing(self, capsys):
+        assert self.run(capsys, ["x"], str) == (0, "")
+
     def test_prints_usage(self, capsys):
         assert self.run(capsys, ["--help"], dict) == (0, "USAGE\n")
         assert self.run(capsys, [], dict) == (2, "USAGE\n")

@@ -1,6 +1,7 @@
 """`python -m rlmods.diff`: where and why two runs part."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,12 @@ class TestCauses:
         second = write(tmp_path / "c", sources="2 rlmods/ratio/clipped.py\n", versions="command train.py seed=1\ntorch 2\nprocessor B\n")
         found = causes(first, second, Parting(1, "update", ""))
         assert [(x.kind, x.name) for x in found] == [("source", "rlmods/ratio/clipped.py"), ("package", "torch"), ("machine", "processor")]
+
+    def test_one_of_several_settings_is_not_given_as_the_cause(self, run: Path, tmp_path: Path) -> None:
+        one = text(run, write(tmp_path / "b", config="seed: 1\nratio: {low: 2}\n", grad_norm=2.0))
+        assert "\ncause: setting ratio.low" in one
+        several = text(run, write(tmp_path / "c", config="seed: 1\nratio: {low: 2}\nadvantage: {eps: 3}\n", grad_norm=2.0))
+        assert re.search(r"\n\d+ settings differ, and any of them may be the cause; the most likely one: setting ratio\.low", several)
 
     def test_without_a_recorded_difference_it_says_so(self, run: Path, tmp_path: Path) -> None:
         assert "no cause is recorded" in text(run, write(tmp_path / "b", grad_norm=2.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from rlmods.policy import HuggingFace, ScalarModel, Tiny
-from rlmods.policy.hf import exported
+from rlmods.policy.hf import exported, load
 from rlmods.policy.packing import IMPLEMENTATION
 from rlmods.policy.text import render
 from rlmods.policy.tiny import character_tokenizer
@@ -74,6 +75,15 @@ class TestHuggingFace:
 
     def test_no_name(self) -> None:
         assert "policy=hf needs a model" in error_message(HuggingFace())
+
+    def test_a_hub_that_cannot_be_reached(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def unreachable(*_: Any, **__: Any) -> None:
+            raise OSError("We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them in the cached files.")
+
+        monkeypatch.setattr("rlmods.policy.hf.check_hub", lambda name: None)
+        monkeypatch.setattr("transformers.AutoTokenizer.from_pretrained", unreachable)
+        with pytest.raises(UserError, match=r"the Hugging Face Hub cannot be reached, .*; connect, or type a directory or a run$"):
+            load("nobody/model")
 
     @pytest.mark.parametrize("name", ["nobody/no-such-model", "/no/such/directory"])
     def test_no_such_model(self, name: str) -> None:
