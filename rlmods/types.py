@@ -126,8 +126,8 @@ class ToolCall:
     result: str = ""
     """Text that the policy observed: the result, or the error in words."""
     error: str | None = None
-    """None for a call that returned a result, else the kind of failure: "malformed" (no call could be read), or "unknown", "timeout" and
-    "error" of a tool."""
+    """None for a call that returned a result, else the kind of failure: "malformed" (no call could be read), "unknown", "timeout" and
+    "error" of a tool, or "crash" of the environment itself, which ended the response."""
     seconds: float = 0.0
     """Wall time of the call."""
 

@@ -46,7 +46,8 @@ class Format:
 
 
 def after_thoughts(text: str) -> str:
-    """Return the text after the last `</think>`: a call that is only thought about is none."""
+    """Return the text after the last `</think>`: a call that is only thought about is none. Thoughts that have no end when a turn ends may
+    hold calls, as of models that call tools while they think."""
     return text.rpartition("</think>")[2]
 
 

@@ -58,7 +58,7 @@ class Gymnasium:
     Actions are texts (`spaces.Text`: the whole turn, without white space around it) or whole numbers (`spaces.Discrete`: the last one of
     the turn). Observations that are not text are written as JSON. The rewards are those of the steps.
 
-    An environment that raises an exception ends the episode with reward 0, and the exception is recorded as a failed call
+    An environment that raises an exception ends the episode without a score, and the exception is recorded as a failed call
     (`train/tool_errors`).
 
     Raises: UserError for a missing package, an unknown environment and other actions; ValueError for a field out of range."""

@@ -60,7 +60,7 @@ class OpenEnv:
     rewards are those of the steps; None counts as 0. Each response has a session of its own, so the server has to take as many at once as
     responses are sampled in an iteration (`max_concurrent_envs`).
 
-    A server that answers with an error ends the episode with reward 0, and the error is recorded as a failed call (`train/tool_errors`).
+    A server that answers with an error ends the episode without a score, and the error is recorded as a failed call (`train/tool_errors`).
     What is random must follow from the seed, or runs cannot be repeated.
 
     Raises: UserError for a missing package and a server that begins no episode; ValueError for a field out of range."""

@@ -32,10 +32,10 @@ def observed(text: str, reward: float, max_chars: int) -> Reply:
 
 
 def failed(name: str, error: Exception, max_chars: int) -> Reply:
-    """Return the reply that ends an episode whose environment raised an exception. It is recorded, and counted by `train/tool_errors`. The
-    reward is 0."""
+    """Return the reply that ends an episode whose environment raised an exception. It is recorded, and counted by `train/tool_errors`.
+    `EnvironmentReward` does not score the response: the policy must neither gain nor lose by it."""
     result = to_text(f"Error: {describe(error)}", max_chars)
-    return Reply(None, 0.0, calls=[ToolCall(name, {}, result, "error")])
+    return Reply(None, calls=[ToolCall(name, {}, result, "crash")])
 
 
 def describe(error: Any) -> str:

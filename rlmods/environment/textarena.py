@@ -79,7 +79,7 @@ class TextArena:
     the game since the last turn, without wrappers, which repeat earlier ones. The reward is that of the game, given for the turn that ends
     it.
 
-    A game that raises an exception ends with reward 0, and the exception is recorded as a failed call (`train/tool_errors`).
+    A game that raises an exception ends without a score, and the exception is recorded as a failed call (`train/tool_errors`).
 
     Raises: UserError for a missing package, an unknown game and one of several players; ValueError for a field out of range."""
 

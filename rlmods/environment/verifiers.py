@@ -67,7 +67,7 @@ class Verifiers:
     reward=environment`). A response is scored when the environment ends it, and when a limit does: of the tokens of a turn or
     of all, or of turns.
 
-    An environment that raises an exception ends the response with reward 0, and the exception is recorded as a failed call
+    An environment that raises an exception ends the response without a score, and the exception is recorded as a failed call
     (`train/tool_errors`). Environments with tools, and rubrics that compare the responses of a group, are refused.
 
     Raises: UserError for a missing package and an environment that cannot be trained in; ValueError for a field out of range."""

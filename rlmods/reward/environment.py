@@ -11,7 +11,8 @@ from rlmods.types import Response, Scores, UserError
 
 @dataclass(frozen=True)
 class EnvironmentReward:
-    """Sum of the rewards that the environment gave for the turns of a response (`environment=...`); it abstains if it gave none.
+    """Sum of the rewards that the environment gave for the turns of a response (`environment=...`); it abstains if it gave none,
+    or ended the response by an exception of its own (the call "crash"), which is not correct.
 
     With `by_turn`, the reward of each turn is on its last token, for estimators with token-level credit (advantage=gae, n_step). A response
     is correct if the last reward that was given is at least `success`, whatever the turns before cost.
@@ -34,9 +35,13 @@ class EnvironmentReward:
         if any(not response.turns for response in responses):
             raise UserError("reward=environment grades responses of an environment of several turns: type environment=OPTION")
         given = [[turn.reward for turn in response.turns if turn.reward is not None] for response in responses]
-        values = [sum(rewards) if rewards else None for rewards in given]
-        correct = None if self.success is None else [rewards[-1] >= self.success if rewards else None for rewards in given]
-        return Scores(values, correct=correct, tokens=[_by_token(response) for response in responses] if self.by_turn else None)
+        crashed = [any(call.error == "crash" for turn in response.turns for call in turn.calls) for response in responses]
+        values = [None if x or not rewards else sum(rewards) for x, rewards in zip(crashed, given, strict=True)]
+        correct = None
+        if (success := self.success) is not None:
+            correct = [False if x else rewards[-1] >= success if rewards else None for x, rewards in zip(crashed, given, strict=True)]
+        tokens = [_by_token(response) for response in responses]
+        return Scores(values, correct=correct, tokens=tokens if self.by_turn else None)
 
 
 def _by_token(response: Response) -> list[float | None]:

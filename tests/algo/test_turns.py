@@ -18,7 +18,7 @@ from rlmods.ratio import Clipped, Unclipped
 from rlmods.reward import EnvironmentReward, Length, Overlong, WeightedSum
 from rlmods.rollout import Local, MultiTurn
 from rlmods.training.collate import collate
-from rlmods.types import Experience, Prompt, Response, Scores, Turn, UserError
+from rlmods.types import Experience, Prompt, Response, Scores, ToolCall, Turn, UserError
 from tests.support.environments import Echo
 from tests.support.reference import gae
 from tests.support.tiny_setup import attached, close, collected, fit, gradients, learner
@@ -172,6 +172,15 @@ class TestRewards:
         assert EnvironmentReward()([late]).values == [0.9]
         assert EnvironmentReward()([late]).correct == [True]
         assert EnvironmentReward(success=0.3)([TWO]).correct == [False]
+
+    def test_a_response_that_a_crash_of_the_environment_ended_has_none(self) -> None:
+        turns = (Turn(0, 2, reward=-0.5), Turn(5, 6, calls=(ToolCall("game", error="crash"),)))
+        crashed = replace(TWO, turns=turns)
+        scores = EnvironmentReward(by_turn=True)([crashed, TWO])
+        assert scores.values == [None, 0.25]
+        assert scores.correct == [False, False]
+        rows = rows_of([crashed, TWO], scores)
+        assert rows.mask.any(1).tolist() == [False, True]
 
     def test_of_the_environment_needs_one(self) -> None:
         with pytest.raises(UserError, match="environment of several turns: type environment=OPTION"):

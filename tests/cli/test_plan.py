@@ -57,7 +57,7 @@ class TestPersistent:
 
     def test_shards_are_read_from_files(self):
         def loading(*overrides: str) -> int:
-            return predict(["algo=grpo", "num_gpus=4", *overrides]).footprint.host["loading"]
+            return predict(["algo=grpo", "num_gpus=4", "data.num_train=256", *overrides]).footprint.host["loading"]
 
         full = loading("trainer=ddp")
         assert full == loading("trainer=fsdp", "policy.pretrained=false") > 2 * 4 * 1.7e6  # with a reference

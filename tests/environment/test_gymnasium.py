@@ -91,7 +91,7 @@ class TestEpisode:
         episode = self.walk.start(PROMPT, key=())
         episode.reply(said("2"))
         reply = episode.reply(said("2"))
-        assert (reply.messages, reply.reward) == (None, 0.0)
+        assert (reply.messages, reply.reward) == (None, None)
         assert [call.result for call in reply.calls] == ["Error: RuntimeError: outside"]
 
     def test_the_exception_is_cut(self) -> None:

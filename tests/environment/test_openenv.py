@@ -92,9 +92,9 @@ class TestEpisode:
         episode = environment().start(PROMPT, key=())
         object.__setattr__(episode, "environment", environment(**settings))
         reply = episode.reply(said("boom" if not settings else "x"))
-        assert (reply.messages, reply.reward) == (None, 0.0)
+        assert (reply.messages, reply.reward) == (None, None)
         [call] = reply.calls
-        assert call.error == "error"
+        assert call.error == "crash"
         assert error in call.result
         assert clients[0].closed
 

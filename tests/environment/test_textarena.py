@@ -103,8 +103,8 @@ class TestGame:
 
     def test_an_exception_ends_the_game_and_is_recorded(self) -> None:
         reply = self.game.start(PROMPT, key=()).reply(said("fail"))
-        assert (reply.messages, reply.reward) == (None, 0.0)
-        assert [(call.error, call.result) for call in reply.calls] == [("error", "Error: RuntimeError: broken game")]
+        assert (reply.messages, reply.reward) == (None, None)
+        assert [(call.error, call.result) for call in reply.calls] == [("crash", "Error: RuntimeError: broken game")]
 
     def test_a_copy_goes_on_by_itself(self) -> None:
         episode = self.game.start(PROMPT, key=())

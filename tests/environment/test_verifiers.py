@@ -107,11 +107,11 @@ class TestEpisode:
     def test_a_rubric_that_fails_is_recorded(self, episode: Any) -> None:
         episode.reply(said("7"))
         episode.environment.inner.rubric = None
-        assert [call.error for call in episode.end().calls] == ["error"]
+        assert [call.error for call in episode.end().calls] == ["crash"]
 
     def test_an_exception_ends_the_response_and_is_recorded(self, episode: Any) -> None:
         reply = episode.reply(said("fail"))
-        assert (reply.messages, reply.reward) == (None, 0.0)
+        assert (reply.messages, reply.reward) == (None, None)
         assert [call.result for call in reply.calls] == ["Error: RuntimeError: broken"]
 
     def test_the_prompt_must_be_a_task(self) -> None:

@@ -28,10 +28,10 @@ TEXTS = (
 )
 
 
-def batch() -> list[Response]:
+def batch(num: int = NUM) -> list[Response]:
     """One response in eight is hostile; two in three of the others are correct."""
     rows = []
-    for i in range(NUM):
+    for i in range(num):
         hostile = i % (NUM // NUM_HOSTILE) == 0
         number = i // (NUM // NUM_HOSTILE)
         attack = ATTACKS[number % len(ATTACKS)] if hostile else None
@@ -42,15 +42,15 @@ def batch() -> list[Response]:
     return rows
 
 
-def grade_batch() -> tuple[Scores, float]:
+def grade_batch(num: int = NUM) -> tuple[Scores, float]:
     """Return the scores of the batch by two terms, and the wall time in seconds."""
     terms: dict[str, Any] = {"accuracy": {"reward": Accuracy(timeout_s=2.0)}, "plugin": {"reward": Plugin(), "timeout_s": 2.0}}
     start = time.monotonic()
-    return WeightedSum(terms)(batch()), time.monotonic() - start
+    return WeightedSum(terms)(batch(num)), time.monotonic() - start
 
 
 def check_scores(scores: Scores, wall_s: float) -> None:
-    rows = batch()
+    rows = batch(len(scores.values))
     assert wall_s < 90
     for i, row in enumerate(rows):
         attack = row.prompt.meta["attack"]
@@ -60,7 +60,7 @@ def check_scores(scores: Scores, wall_s: float) -> None:
         else:
             assert scores.terms["accuracy"][i] == 0.0, i
             assert scores.terms["plugin"][i] == (0.0 if attack == "print" else None), (i, attack)
-    attacks = [ATTACKS[i % len(ATTACKS)] for i in range(NUM_HOSTILE)]
+    attacks = [ATTACKS[i % len(ATTACKS)] for i in range(len(rows) * NUM_HOSTILE // NUM)]
     assert scores.counts["plugin/timeouts"] == attacks.count("loop")
     assert scores.counts["plugin/errors"] == sum(attacks.count(name) for name in ("exit", "bomb", "raise"))
     assert scores.counts["accuracy/timeouts"] + scores.counts["accuracy/errors"] <= NUM_HOSTILE

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,10 @@ from rlmods.types import UserError
 from tests.reward.careless import Plugin
 from tests.reward.hostile import check_scores, grade_batch
 from tests.reward.samples import response
+from tests.support.processes import Process
+
+FEW = 48
+"""Responses of a small batch, which has each attack once."""
 
 
 def zombies() -> list[str]:
@@ -38,7 +40,7 @@ def zombies() -> list[str]:
 
 def in_a_thread() -> Any:
     results: list[Any] = []
-    thread = threading.Thread(target=lambda: results.append(grade_batch()))
+    thread = threading.Thread(target=lambda: results.append(grade_batch(FEW)))
     thread.start()
     thread.join()
     return results[0]
@@ -46,14 +48,14 @@ def in_a_thread() -> Any:
 
 def in_asyncio() -> Any:
     async def main() -> Any:
-        return grade_batch()
+        return grade_batch(FEW)
 
     return asyncio.run(main())
 
 
 def in_a_thread_of_asyncio() -> Any:
     async def main() -> Any:
-        return await asyncio.to_thread(grade_batch)
+        return await asyncio.to_thread(grade_batch, FEW)
 
     return asyncio.run(main())
 
@@ -71,12 +73,11 @@ def test_on_two_ranks() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     shared = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "tests.reward.hostile"]
-    ranks = [subprocess.Popen(command, env=os.environ | shared | {"RANK": str(rank)}, stderr=subprocess.PIPE) for rank in (0, 1)]
+    ranks = [Process(["-m", "tests.reward.hostile"], env=os.environ | shared | {"RANK": str(rank)}) for rank in (0, 1)]
     try:
         for process in ranks:
             _, stderr = process.communicate(timeout=240)
-            assert process.returncode == 0, stderr.decode()[-3000:]
+            assert process.returncode == 0, stderr[-3000:]
     finally:
         for process in ranks:
             process.kill()

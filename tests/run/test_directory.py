@@ -1,7 +1,6 @@
 import importlib
 import json
 import os
-import subprocess
 import sys
 from contextlib import nullcontext
 from pathlib import Path
@@ -17,6 +16,7 @@ from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.run.resume import ADDED_GROUPS
 from rlmods.types import UserError
 from tests.run.test_lock import start_owner
+from tests.support.processes import Process
 
 ROOT = Path(__file__).parents[2]
 
@@ -212,9 +212,10 @@ def test_torchrun_ranks_use_one_directory(tmp_path: Path) -> None:
         "    run = RunDir.open(OmegaConf.create({'run_dir': f'{sys.argv[1]}/{job}' + os.environ['RANK'], 'resume': None}))\n"
         "    open(sys.argv[1] + '/out' + job + os.environ['RANK'], 'w').write(run.path.name)\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(tmp_path)]
-    run = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, timeout=120)
-    assert run.returncode == 0, run.stderr
+    command = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script), str(tmp_path)]
+    run = Process(command, env={**os.environ, "PYTHONPATH": str(ROOT)})
+    _, error = run.communicate(timeout=120)
+    assert run.returncode == 0, error
     assert [(tmp_path / f"out{job}{rank}").read_text() for job in "ab" for rank in "01"] == ["a0", "a0", "b0", "b0"]
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["a0", "b0"]
 

@@ -1,8 +1,6 @@
 """A fork goes on from a checkpoint of another run, with other parts."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +11,11 @@ from omegaconf import OmegaConf
 from rlmods.run import RunDir
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.types import UserError
-from tests.run.test_directory import ROOT, checkpoint, config, files
+from tests.run.test_directory import checkpoint, config, files
+from tests.support.processes import Process
 
 COMMAND = (
-    sys.executable, "train.py", "data.num_train=16", "data.num_val=2", "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=8",
+    "train.py", "data.num_train=16", "data.num_val=2", "batch.prompts=4", "batch.samples=4", "rollout.max_tokens=8",
     "validation.every=100", "trainer.accelerator=cpu", "callbacks.checkpoint.every=1", "callbacks.checkpoint.keep=0",
 )  # fmt: skip
 
@@ -77,8 +76,9 @@ def test_interrupted_fork_resumes_from_its_own_checkpoint(origin: Path, tmp_path
 
 def test_unchanged_it_is_bitwise_the_same_run(tmp_path: Path) -> None:
     def train(name: str, *overrides: str) -> dict[str, torch.Tensor]:
-        run = [*COMMAND, f"run_dir={tmp_path / name}", "trainer.max_iterations=2", *overrides]
-        subprocess.run(run, cwd=ROOT, check=True, capture_output=True, timeout=100)
+        process = Process([*COMMAND, f"run_dir={tmp_path / name}", "trainer.max_iterations=2", *overrides])
+        _, error = process.communicate(timeout=100)
+        assert process.returncode == 0, error
         state: dict[str, torch.Tensor] = torch.load(tmp_path / name / "checkpoints/iteration_000002.ckpt", weights_only=True)["state_dict"]
         return state
 

@@ -24,11 +24,11 @@ def start(module: str, arguments: Sequence[str], num_ranks: int = 2, more: Mappi
 
 
 def spawn(function: Callable[[int], None], num_ranks: int = 2) -> None:
-    """Call `function(rank)` in a process group of new processes."""
+    """Call `function(rank)` in a process group of new processes, forked from the server of `tests.support.processes`."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    processes = mp.spawn(_on_rank, (function, port, num_ranks), nprocs=num_ranks, join=False)
+    processes = mp.start_processes(_on_rank, (function, port, num_ranks), nprocs=num_ranks, join=False, start_method="forkserver")
     assert processes is not None
     while not processes.join(timeout=60):
         pass
