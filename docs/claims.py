@@ -134,7 +134,7 @@ def train(overrides: Sequence[str]) -> None:
     Raises:
         subprocess.CalledProcessError: it failed.
     """
-    if "-m" not in overrides and (ROOT / overrides[-1].removeprefix("run_dir=") / "export").is_dir():
+    if "-m" not in overrides and SavedRun(ROOT / overrides[-1].removeprefix("run_dir=")).exit == "finished":
         return
     print("python train.py", *overrides, flush=True)
     words = [sys.executable, str(ROOT / "train.py"), *overrides, *([] if "-m" in overrides else ["resume=auto"])]
