@@ -33,6 +33,7 @@ ROWS = ("batch.prompts=10", "batch.epochs=2", "batch.minibatches=1")
 HINT = ("teacher.demonstration=answer", "teacher.template='{demonstration} {prompt}'")
 LORA = ("adapter=lora", "adapter.rank=4")
 GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
+BRANCHES = ("branching=entropy", "branching.num_initial=1", "branching.tau=-100")
 SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
 OTHERS: dict[str, tuple[str, ...]] = {
     **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
@@ -55,6 +56,7 @@ OTHERS: dict[str, tuple[str, ...]] = {
     "distill demonstration": ("algo=distill", *ONLINE, "teacher=self", "teacher.weights=current", *HINT),
     "gkd demonstration": ("algo=gkd", *GKD, "teacher=self", *HINT, *LORA),
     "grpo turns lora": ("algo=grpo", *ONLINE, *LORA, *GAME, "environment.max_turns=4"),
+    "grpo branches": ("algo=grpo", *ONLINE, *GAME, *BRANCHES, "environment.max_turns=4", "advantage=tree"),
     "dpo lora": ("algo=dpo", *ROWS, *LORA),
     "dpo precomputed": ("algo=dpo", *ROWS, "algo.reference=precomputed"),
     **{f"dpo {how}": ("algo=dpo", *ROWS, f"preference={how}") for how in ("ipo", "simpo", "orpo", "cdpo")},
@@ -98,7 +100,7 @@ ORDERS = [
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [
     "reinforce", "reinforce_pp", "reinforce_pp overlong", "ppo overlong", "dapo sequence_mean", "dapo fixed_length", "dapo second pass",
-    "dapo corrected", "dpo ipo", "reward_model ranking",
+    "dapo corrected", "dpo ipo", "reward_model ranking", "grpo branches",
 ]  # fmt: skip
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [
