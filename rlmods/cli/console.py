@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,17 +23,22 @@ IGNORED_WARNINGS = (
     r".*`isinstance\(treespec, LeafSpec\)` is deprecated.*",
     r".*`training_step` returned `None`.*",
 )
+OTHER_RANKS_WAIT_S = 8.0
+"""Time after which ranks other than the first print an error."""
 
 
 @contextmanager
 def plain_errors() -> Iterator[None]:
     """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra reports while it composes. Values
-    from files in it are shown with their control characters as escapes."""
+    from files in it are shown with their control characters as escapes. Ranks other than the first wait a little: of a mistake that all
+    ranks find, torchrun has ended them by then, and the message is printed once."""
     try:
         yield
     except Exception as error:
         if (user_error := as_user_error(error)) is None:
             raise
+        if int(os.environ.get("RANK") or 0) > 0:
+            time.sleep(OTHER_RANKS_WAIT_S)
         sys.exit(f"error: {printable(str(user_error))}")
 
 

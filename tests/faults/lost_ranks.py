@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from rlmods.callbacks import Summary, Watchdog
 from rlmods.callbacks.watchdog import RESUME_HINT
+from rlmods.cli import console
 from rlmods.cli.console import plain_errors, silence_libraries
 from rlmods.distributed.strategy import DDP
 from rlmods.run import RunDir
@@ -58,6 +59,7 @@ class FaultyReward:
 if __name__ == "__main__":
     fault, folder, rank = sys.argv[1], Path(sys.argv[2]), int(sys.argv[3])
     silence_libraries()
+    console.OTHER_RANKS_WAIT_S = 0.0
     trained = learner(reward=FaultyReward(globals()[fault], rank))
     watchdog = Watchdog(timeout_s=3.0, lost_s=2.0)
     summary = Summary(RunDir(folder), "test", {})
