@@ -68,7 +68,8 @@ class TwentyQuestions:
         Raises:
             ValueError: it has not.
         """
-        if prompt.answer is None or prompt.answer not in prompt.meta.get("things", ()):
+        things = prompt.meta.get("things")
+        if not isinstance(things, Mapping) or not all(isinstance(names, list) for names in things.values()) or prompt.answer not in things:
             raise ValueError(f"its answer {prompt.answer!r} is no thing of a game: type data=hidden_thing")
 
     def start(self, prompt: Prompt, *, key: tuple[Any, ...]) -> Questions:

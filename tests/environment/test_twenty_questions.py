@@ -58,7 +58,7 @@ def test_a_copy_is_a_game_of_its_own() -> None:
 
 
 def test_the_answer_must_be_a_thing() -> None:
-    for answer, meta in (("cat", {}), ("hen", PROMPT.meta), (None, {})):
+    for answer, meta in (("cat", {}), ("hen", PROMPT.meta), (None, {}), ("cat", {"things": "a cat"}), ("cat", {"things": {"cat": 3}})):
         with pytest.raises(ValueError, match=r"is no thing of a game: type data=hidden_thing"):
             TwentyQuestions().check_prompt(Prompt(id="a", text="x", answer=answer, meta=meta))
 
