@@ -328,7 +328,10 @@ def _values(override: str) -> list[str]:
     except HydraException as error:
         raise UserError(f"{override}: {one_line(error)}: type group=option,option or key=value,value") from error
     if (group := _group(override)) not in GROUPS:
-        raise UserError(f"{override}: {group} cannot be compared on the responses of a run, only {', '.join(GROUPS)}; fork=RUN@N goes on")
+        raise UserError(
+            f"{override}: {group} cannot be compared on the responses of a run, only {', '.join(GROUPS)}: to go on training with it, type "
+            f"python train.py ... fork=RUN@ITERATION {override}"
+        )
     return [override] if values is None else [f"{parsed.key_or_group}={value}" for value in values]
 
 

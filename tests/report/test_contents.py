@@ -158,4 +158,6 @@ class TestWatch:
     def test_ends_with_the_runs(self, runs: Path) -> None:
         console = Console(record=True, force_terminal=True, width=120, height=40)
         watch([runs], ["val/accuracy"], False, console)
-        assert "clip_higher_1" in console.export_text()
+        shown = console.export_text()
+        assert "clip_higher_1" in shown
+        assert "seed 1" in shown
