@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
+from rlmods.run.name import MAX_NAME_LENGTH
 from rlmods.run.printable import printable
 from rlmods.types import UserError
 
@@ -184,9 +185,21 @@ def summary() -> Iterator[None]:
 
 
 def member_lines(members: Sequence[Path]) -> list[str]:
-    """Return a line for each member: its directory, how it ended, iterations, and the first, best and last validation."""
+    """Return a line for each member: its directory, how it ended, iterations, and the first, best and last validation. If the names of
+    directories are cut, it also has the overrides that not all members share."""
+    summaries = [read_summary(member) for member in members]
     width = max(len(member.name) for member in members)
-    return [f"  {member.name:<{width}}  {_outcome(read_summary(member))}" for member in members]
+    choices = _choices(summaries) if width >= MAX_NAME_LENGTH else [""] * len(members)
+    lines = zip(members, choices, summaries, strict=True)
+    return ["  ".join(filter(None, (f"  {member.name:<{width}}", choice, _outcome(summary)))) for member, choice, summary in lines]
+
+
+def _choices(summaries: Sequence[dict[str, Any]]) -> list[str]:
+    """Return the overrides of each member that not all of them have, padded to equal width."""
+    typed = [list(map(str, found)) if isinstance(found := summary.get("overrides"), list) else [] for summary in summaries]
+    common = set.intersection(*(set(overrides) for overrides in typed if overrides)) if any(typed) else set()
+    choices = [printable(" ".join(override for override in overrides if override not in common)) for overrides in typed]
+    return [choice.ljust(max(map(len, choices))) for choice in choices]
 
 
 def _outcome(summary: dict[str, Any]) -> str:

@@ -71,7 +71,7 @@ def summary(run: Path) -> dict[str, Any]:
 
 def test_runs(folder: Path) -> None:
     assert summary(folder / "runs/first")["iterations"] == 3
-    assert summary(folder / "runs/forked")["label"] == "grpo[ratio=clip_higher,fork=first@1]"
+    assert summary(folder / "runs/forked")["label"] == "grpo[advantage=rloo,fork=first@1]"
     assert len(list((folder / "runs/advantages").glob("*/summary.json"))) == 6
     rows = [json.loads(line) for line in (folder / "runs/terse/metrics.jsonl").read_text().splitlines()]
     assert any("train/reward/terse" in row for row in rows)
@@ -82,5 +82,5 @@ def test_outputs(folder: Path) -> None:
     assert (folder / "report.html").stat().st_size > 100_000
     assert "advantage=rloo" in outputs["-m rlmods.compare runs/advantages"]
     assert "val/accuracy" in outputs["-m rlmods.evaluate runs/first"]
-    assert "ratio" in outputs["-m rlmods.diff runs/first"]
+    assert "setting advantage" in outputs["-m rlmods.diff runs/first"]
     assert outputs[str(folder / "block.py")].startswith("17+25=")

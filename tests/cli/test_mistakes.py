@@ -28,6 +28,12 @@ MISTAKES = {
     "batch_size=32": "type batch.prompts=32 batch.samples=8",
     "bf16=true": "type trainer.precision=bf16-mixed",
     "use_vllm=true": "type rollout=vllm",
+    "loss_type=dapo": "type aggregation=token_mean, sequence_mean or fixed_length",
+    "epsilon_high=0.28": "type ratio=clip_higher ratio.high=0.28",
+    "num_iterations=2": "type batch.epochs=2",
+    "scale_rewards=false": "type advantage=group_mean",
+    "mask_truncated_completions=true": "type algo.overlong_filter=true",
+    "report_to=wandb": "type logger=wandb",
     # names
     "algo=gpro": "did you mean gspo or grpo",
     "algo=GRPO": "did you mean grpo",

@@ -96,6 +96,19 @@ class TestSummaries:
             "  seed=11  not finished, 0 iterations",
         ]
 
+    def test_lines_of_cut_names_say_which_member_it_is(self, tmp_path: Path) -> None:
+        common = ["algo=grpo", f"data.train={'x' * 120}"]
+        choices = [["advantage=rloo", "seed=1"], ["advantage=group_norm\x1b", "seed=1"], ["advantage=group_norm", "seed=10"]]
+        runs = [write(tmp_path / member_name([*common, *x]), exit="finished", overrides=[*common, *x]) for x in choices]
+        unknown = [write(tmp_path / f"{member_name([*common, 'seed=3'])}", exit="failed", overrides="no list"), tmp_path / "seed=4"]
+        lines = [line.removeprefix("  ").removeprefix(run.name).strip() for line, run in zip(member_lines(runs), runs, strict=True)]
+        assert lines == [
+            "advantage=rloo seed=1            finished, 0 iterations",
+            "advantage=group_norm\\x1b seed=1  finished, 0 iterations",
+            "advantage=group_norm seed=10     finished, 0 iterations",
+        ]
+        assert member_lines(unknown)[0].endswith("failed, 0 iterations")
+
 
 class TestMember:
     @pytest.fixture(autouse=True)
