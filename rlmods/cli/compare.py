@@ -18,9 +18,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from rlmods.cli.command import command
+from rlmods.config.received import TO_CONFIRM
 from rlmods.run.files import dumps
 from rlmods.run.name import member_name
 from rlmods.run.printable import one_line
@@ -33,6 +35,8 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
+REACHING = (*TO_CONFIRM, "tools", "allow_pickle")
+"""Settings that reach beyond the process, by the last part of their names. `--sequential` repeats them with `--trust` only."""
 FOLDER = Path(__file__).resolve().parent
 """Folder of the commands."""
 
@@ -54,6 +58,8 @@ class Comparison:
     p_value: float
     """Adjusted for the number of comparisons (Holm)."""
     num_comparisons: int
+    unfinished: list[str]
+    """Compared runs that have not finished, and how they ended: the result is their last value so far."""
     prompts: Interval | None
     """Difference by prompt, averaged over the seeds; None where the last validations have no prompts in common."""
 
@@ -99,6 +105,7 @@ def compare(groups: Sequence[Group], metric: str, last: int = 1, baseline: str |
             sorted(results[first.name].keys() ^ results[other.name].keys(), key=str),
             p_value,
             len(others),
+            _unfinished(first, other),
             by_prompt(first, other),
         )
         for other, difference, p_value in zip(others, differences, adjusted, strict=True)
@@ -111,6 +118,13 @@ def _paired(results: Mapping[str, dict[int | str, float]], a: str, b: str) -> li
     except ValueError as error:
         seeds = ",".join(map(str, sorted(results[a], key=str)))
         raise UserError(f"{a} and {b} have no seed in common: train {b} with seed={seeds} too") from error
+
+
+def _unfinished(a: Group, b: Group) -> list[str]:
+    """Return the runs of common seeds that have not finished, and how they ended."""
+    common = {run.seed for run in a.runs} & {run.seed for run in b.runs}
+    runs = [run for group in (a, b) for run in group.runs if run.seed in common and run.exit != "finished"]
+    return [f"{run.path} ({run.exit}, iteration {max((i for i, _ in run.series('wall_s')), default=0)})" for run in runs]
 
 
 def by_prompt(a: Group, b: Group) -> Interval | None:
@@ -146,6 +160,8 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
             text.append(f"  {reason}: train both with more, seed=1,2,3,4,5.")
         if x.unused:
             text.append(f"  Not used, because only one of the two has them: seed={','.join(map(str, x.unused))}")
+        if x.unfinished:
+            text.append(f"  Not finished, the last values so far are compared: {one_line(', '.join(x.unfinished))}")
         if x.prompts is not None:
             p = x.prompts
             bounds = f", 95 % from {p.low:+.4f} to {p.high:+.4f}" if p.is_bounded else ""
@@ -206,8 +222,9 @@ class Sequential:
         return value
 
 
-def train(like: SavedRun, seed: int) -> SavedRun:
-    """Train the command of a run with another seed, in a folder beside it; continue it if it was interrupted.
+def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
+    """Train the command of a run with another seed, in a folder beside it; continue it if it was interrupted. `trust`: also if it has
+    settings that reach beyond the process (`REACHING`).
 
     Raises:
         UserError: the run has not recorded its command, or training fails.
@@ -219,6 +236,10 @@ def train(like: SavedRun, seed: int) -> SavedRun:
         )
     if unsafe := [x for x in like.overrides if not OVERRIDE.fullmatch(x) or "_target_" in x or "${" in x]:
         raise UserError(f"{like.path}: summary.json has the override {one_line(unsafe[0])}; train more seeds by hand: seed=1,2,3")
+    reaching = [x for x in like.overrides if x.split("=")[0].split(".")[-1].split("@")[0] in REACHING]
+    if reaching and not trust:
+        problem = f"its command has {one_line(reaching[0])}, which reaches beyond the process"
+        raise UserError(f"{like.path}: {problem}: if you trust it, type --trust")
     kept = [x for x in like.overrides if x.lstrip("+~").split("=")[0] not in ("seed", "run_dir", "resume")]
     overrides = [*kept, f"seed={seed}"]
     folder = like.path.parent / member_name(overrides)
@@ -269,6 +290,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--baseline", help="name of the group that the others are compared with; default: the first one")
     parser.add_argument("--json", action="store_true", help="print figures as JSON")
     parser.add_argument("--sequential", action="store_true", help="train more seeds until the difference is decided")
+    parser.add_argument("--trust", action="store_true", help="repeat commands with settings such as url and tools, which reach further")
     parser.add_argument("--min-seeds", type=int, default=4, help="seeds before the first test of --sequential; default: 4")
     parser.add_argument("--max-seeds", type=int, default=10, help="seeds of the last test of --sequential; default: 10")
     return parser.parse_args(arguments)
@@ -292,7 +314,7 @@ def run(arguments: argparse.Namespace) -> str:
         test = SequentialTest(arguments.min_seeds, arguments.max_seeds, ALPHA)
     except ValueError as error:
         raise UserError(f"--min-seeds {arguments.min_seeds} --max-seeds {arguments.max_seeds}: {error}") from error
-    interval, seeds = Sequential(test, arguments.metric, arguments.last, train)(a, b)
+    interval, seeds = Sequential(test, arguments.metric, arguments.last, partial(train, trust=arguments.trust))(a, b)
     verdict = "not decided against"
     if 0.0 not in interval:
         verdict = "better than" if (interval.mean > 0) == higher_is_better(arguments.metric) else "worse than"

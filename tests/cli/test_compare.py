@@ -100,6 +100,18 @@ class TestVerdict:
         assert several[0].better is None
         assert "adjusted for 4 comparisons (Holm)" in "\n".join(lines(several))
 
+    def test_runs_that_have_not_finished_are_named(self, tmp_path: Path) -> None:
+        write(tmp_path, A, "a")
+        write(tmp_path, B, "b")
+        assert compare(groups(tmp_path), "val/accuracy")[0].unfinished == []
+        write(tmp_path, A[:1], "a", 9, exit="interrupted")
+        write(tmp_path, B[:1], "b", 8, exit="interrupted")  # of a seed that is not compared
+        write(tmp_path, B[:1], "b", 9, exit=None)
+        [x] = compare(groups(tmp_path), "val/accuracy")
+        ends = ["ratio=a,seed=9 (interrupted, iteration 1)", "ratio=b,seed=9 (not finished, iteration 1)"]
+        assert x.unfinished == [f"{tmp_path}/{end}" for end in ends]
+        assert f"the last values so far are compared: {', '.join(x.unfinished)}" in "\n".join(lines([x]))
+
     def test_by_prompt(self, tmp_path: Path) -> None:
         write(tmp_path, A[:2], "a", correct={"x": False, "y": True, "z": True})
         write(tmp_path, B[:2], "b", correct={"x": True, "y": True, "w": False})
@@ -239,6 +251,16 @@ class TestTrain:
         with pytest.raises(UserError, match="train more seeds by hand"):
             train(self.like(script, overrides=[override]), 4)
         assert not (script / "argv").exists()
+
+    @pytest.mark.parametrize(
+        "override", ["environment.tools=[os.system]", "+reward.judge.url=http://h", "policy.allow_pickle=true", "env_id=x"]
+    )
+    def test_settings_that_reach_further_need_trust(self, override: str, script: Path) -> None:
+        with pytest.raises(UserError, match="reaches beyond the process: if you trust it, type --trust"):
+            train(self.like(script, overrides=[override]), 4)
+        assert not (script / "argv").exists()
+        train(SavedRun(script / "sweep/a"), 4, trust=True)
+        assert override in json.loads((script / "argv").read_text())
 
     def test_a_run_without_its_command(self, script: Path) -> None:
         with pytest.raises(UserError, match="has no overrides"):
