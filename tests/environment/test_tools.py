@@ -526,17 +526,18 @@ class TestTimeOfAResponse:
         return Tools([HOSTILE + "rest"], **{"max_calls": 8, "workers": 1} | settings)
 
     def test_no_call_is_run_after_the_limit(self) -> None:
-        tools = self.tools(max_tool_s=0.4)
+        tools = self.tools(max_tool_s=2)
         tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))  # the worker has started
         episode = tools.start(PLAIN, key=())
-        calls = [episode.reply(said(self.CALL)).calls[0] for _ in range(4)]
+        calls = [episode.reply(said(text)).calls[0] for text in (self.CALL, "<rest>60</rest>", self.CALL, self.CALL)]
         assert [call.error for call in calls] == [None, "timeout", "timeout", "timeout"]
-        assert "Error: no result within 0.1" in calls[1].result
-        assert calls[2].result == "Error: the calls of this response have taken 0.4 s, no further one is run"
+        limit_s = float(calls[1].result.removeprefix("Error: no result within ").removesuffix(" s"))
+        assert 0 < limit_s <= 1.75, "what the first call left"
+        assert calls[2].result == "Error: the calls of this response have taken 2 s, no further one is run"
         assert calls[2].seconds == 0
 
     def test_every_response_has_its_own(self) -> None:
-        tools = self.tools(max_tool_s=0.4)
+        tools = self.tools()
         episode = tools.start(PLAIN, key=())
         episode.reply(said(self.CALL))
         other = copy.deepcopy(episode)
@@ -546,11 +547,11 @@ class TestTimeOfAResponse:
     def test_the_wait_for_a_worker_is_not_counted(self) -> None:
         tools = self.tools()
         tools.start(PLAIN, key=()).reply(said("<rest>0</rest>"))
-        with ThreadPoolExecutor(3) as threads:
-            replies = list(threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(3)))
+        with ThreadPoolExecutor(5) as threads:
+            replies = list(threads.map(lambda _: tools.start(PLAIN, key=()).reply(said(self.CALL)), range(5)))
         seconds = [found.calls[0].seconds for found in replies]
         assert min(seconds) >= 0.25
-        assert sum(seconds) < 1.2, "1.5 s if each counted the calls before it"
+        assert sum(seconds) < 3, "3.75 s if each counted the calls before it, 1.25 s if none does"
 
     def test_limit_is_positive(self) -> None:
         with pytest.raises(ValueError, match="max_tool_s=0"):
