@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 import time
@@ -62,9 +61,6 @@ def command(
             result = action()
             if result != "":
                 print(result if isinstance(result, str) else dumps(result, indent=indent), flush=True)
-    except BrokenPipeError:  # what reads the output has ended, such as `head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest on exit
-        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(interrupt_message)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import select
 import sys
 import time
 import warnings
@@ -31,15 +32,29 @@ OTHER_RANKS_WAIT_S = 8.0
 def plain_errors() -> Iterator[None]:
     """Exit with status 1 and a one-line message on a user's mistake, including those that Hydra reports while it composes. Values
     from files in it are shown with their control characters as escapes. Ranks other than the first wait a little: of a mistake that all
-    ranks find, torchrun has ended them by then, and the message is printed once."""
+    ranks find, torchrun has ended them by then, and the message is printed once. Nothing is printed where the program that reads stdout,
+    such as `head`, has ended."""
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not _reader_has_ended():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python writes the rest on exit
+        sys.exit(1)
     except Exception as error:
         if (user_error := as_user_error(error)) is None:
             raise
         if int(os.environ.get("RANK") or 0) > 0:
             time.sleep(OTHER_RANKS_WAIT_S)
         sys.exit(f"error: {printable(str(user_error))}")
+
+
+def _reader_has_ended() -> bool:
+    """Return whether what reads stdout has ended. Other pipes, such as those of tools and rewards, can break too."""
+    stdout = select.poll()
+    stdout.register(sys.stdout.fileno(), 0)
+    return any(event & select.POLLERR for _, event in stdout.poll(0))
 
 
 def as_user_error(error: Exception) -> UserError | None:
