@@ -46,7 +46,7 @@ from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
 from rlmods.training.metrics import Meter, equal_runs
 from rlmods.training.train_step import Loss, TrainStep
-from rlmods.types import Experience, Response, Scores, UserError
+from rlmods.types import Experience, Response, Scores, UserError, suggest
 
 GROUPS = ("ratio", "advantage", "aggregation", "correction")
 """Groups whose parts can be compared on the responses and weights of a run."""
@@ -295,7 +295,7 @@ def combinations(typed: Sequence[str], saved: Path, plan: Plan) -> list[Combinat
     Raises:
         UserError: an unknown option or setting, another group than `GROUPS`, too many combinations.
     """
-    axes = [_values(override) for override in typed]
+    axes = [_values(override, plan) for override in typed]
     products = list(itertools.islice(itertools.product(*axes), MAX_COMBINATIONS + 1)) if axes else []
     if len(products) > MAX_COMBINATIONS:
         raise UserError(f"more than {MAX_COMBINATIONS} combinations: type fewer options")
@@ -320,7 +320,7 @@ def combinations(typed: Sequence[str], saved: Path, plan: Plan) -> list[Combinat
     return found
 
 
-def _values(override: str) -> list[str]:
+def _values(override: str, plan: Plan) -> list[str]:
     """Return `key=value` for each value of an override."""
     try:
         parsed = OverridesParser.create().parse_override(override)
@@ -328,6 +328,8 @@ def _values(override: str) -> list[str]:
     except HydraException as error:
         raise UserError(f"{override}: {one_line(error)}: type group=option,option or key=value,value") from error
     if (group := _group(override)) not in GROUPS:
+        if group not in plan.config:
+            raise UserError(f"{override}: no such group; {suggest(group, GROUPS)}")
         raise UserError(
             f"{override}: {group} cannot be compared on the responses of a run, only {', '.join(GROUPS)}: to go on training with it, type "
             f"python train.py ... fork=RUN@ITERATION {override}"

@@ -157,6 +157,7 @@ def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(run: Pat
     [
         (["2", "kl=penalty"], "kl cannot be compared on the responses of a run, only ratio, advantage"),
         (["2", "kl=penalty"], r"to go on training with it, type python train\.py \.\.\. fork=RUN@ITERATION kl=penalty"),
+        (["2", "ratoi=symmetric"], r"^ratoi=symmetric: no such group; did you mean ratio\?$"),
         (["2", "ratio=nothing"], "ratio"),
         (["2", f"ratio.high=range(1,{MAX_COMBINATIONS + 2})"], "more than 1000 combinations"),
         (["3"], "the run has iterations 1 to 2"),
