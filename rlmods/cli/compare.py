@@ -236,7 +236,7 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
         )
     if unsafe := [x for x in like.overrides if not OVERRIDE.fullmatch(x) or "_target_" in x or "${" in x]:
         raise UserError(f"{like.path}: summary.json has the override {one_line(unsafe[0])}; train more seeds by hand: seed=1,2,3")
-    reaching = [x for x in like.overrides if x.split("=")[0].split(".")[-1].split("@")[0] in REACHING]
+    reaching = [x for x in like.overrides if _reaches(x)]
     if reaching and not trust:
         problem = f"its command has {one_line(reaching[0])}, which reaches beyond the process"
         raise UserError(f"{like.path}: {problem}: if you trust it, type --trust")
@@ -259,6 +259,13 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
         end = [line for line in log.read_text(errors="replace").splitlines() if line.strip()][-1:]
         raise UserError(f"training failed: {one_line(''.join(end))} (all of it is in {log})")
     return SavedRun(folder)
+
+
+def _reaches(override: str) -> bool:
+    """Return whether an override has a setting of `REACHING`: in its key (`environment.tools.0=...`), or in a mapping that is its value."""
+    key, _, value = override.partition("=")
+    names = re.split(r"[.@]", key.lstrip("+~")) + (re.findall(r"\w+", value) if "{" in value else [])
+    return any(name in REACHING for name in names)
 
 
 @contextmanager

@@ -55,7 +55,7 @@ def samples(run: SavedRun, limits: Limits) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     size = 0
     for kind in ("iteration", "validation"):
-        for path in reversed(evenly(sorted((run.path / "samples").glob(f"{kind}_*.jsonl")), limits.iterations)):
+        for path in reversed(evenly(sorted(x for x in (run.path / "samples").glob(f"{kind}_*.jsonl") if x.is_file()), limits.iterations)):
             for group in _groups(path, limits.prompts):
                 entry = _entry(group, path, decode)
                 size += len(json.dumps(entry))

@@ -85,6 +85,8 @@ class JsonlWriter:
 
 
 def _read_lines(path: Path) -> list[bytes]:
+    if path.is_fifo() or path.is_char_device():  # may never end
+        raise UserError(f"{path}: is not a file, give another one")
     try:
         return path.read_bytes().split(b"\n") if path.exists() else []
     except OSError as error:

@@ -35,8 +35,11 @@ class RankInfo(Protocol):
 def pass_at_k(num_samples: int, num_correct: int, k: int) -> float:
     """Return the unbiased estimate of the probability that at least one of k responses is correct: 1 - C(n-c, k) / C(n, k).
 
+    Only graded responses count. With fewer than k of them it is whether any is correct, which is too low where others might have been.
+
     Source: arXiv:2107.03374, eq. 1.
     """
+    k = min(k, num_samples)
     return 1.0 - math.comb(num_samples - num_correct, k) / math.comb(num_samples, k)
 
 
@@ -97,7 +100,7 @@ def _values_by_prompt(rows: Sequence[Mapping[str, Any]], samples: int, pass_at: 
         answers = extracted_answers({name: [row[name] for row in group] for name in group[0]})
         values = {
             f"val/mean@{samples}": sum(graded) / len(graded) if graded else None,
-            **{f"val/pass@{k}": pass_at_k(samples, sum(x > 0 for x in graded), k) if graded else None for k in (*pass_at, samples)},
+            **{f"val/pass@{k}": pass_at_k(len(graded), sum(x > 0 for x in graded), k) if graded else None for k in (*pass_at, samples)},
             f"val/maj@{samples}": None if answers is None else majority_correct(answers, correct),
         }
         for name, value in values.items():
@@ -127,7 +130,7 @@ class Validation:
     max_tokens: int | None = None
     """Longest response of validation, in tokens; of a turn, with an environment. null: that of the rollout."""
     pass_at: Sequence[int] = ()
-    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all samples."""
+    """Further k of `val/pass@k`, at most `samples`: the unbiased estimate from all graded samples."""
     max_prompts: int | None = None
     """Number of held-out prompts to use, the first ones; null: all."""
     seed: int = 1234
@@ -218,9 +221,12 @@ class Validation:
             correct, graded = values_and_mask(scores.correct)
             meter.mean(f"val/mean@{samples}", correct, graded)
             num_correct = (correct > 0).view(len(prompts), samples).sum(1).tolist()
+            num_graded = graded.view(len(prompts), samples).sum(1).tolist()
             any_graded = graded.view(len(prompts), samples).any(1)
             ks = (*self.pass_at, samples)
-            by_prompt = {f"val/pass@{k}": torch.tensor([pass_at_k(samples, c, k) for c in num_correct]) for k in ks}
+            by_prompt = {
+                f"val/pass@{k}": torch.tensor([pass_at_k(n, c, k) for n, c in zip(num_graded, num_correct, strict=True)]) for k in ks
+            }
             if (answers := extracted_answers(scores.columns)) is not None:
                 starts = range(0, len(responses), samples)
                 votes = [majority_correct(answers[i : i + samples], scores.correct[i : i + samples]) for i in starts]

@@ -253,7 +253,15 @@ class TestTrain:
         assert not (script / "argv").exists()
 
     @pytest.mark.parametrize(
-        "override", ["environment.tools=[os.system]", "+reward.judge.url=http://h", "policy.allow_pickle=true", "env_id=x"]
+        "override",
+        [
+            "environment.tools=[os.system]",
+            "environment.tools.0=os.system",
+            "+reward.judge.url=http://h",
+            "reward.terms.judge={weight: 1.0, reward: {url: http://h}}",
+            "policy.allow_pickle=true",
+            "env_id=x",
+        ],
     )
     def test_settings_that_reach_further_need_trust(self, override: str, script: Path) -> None:
         with pytest.raises(UserError, match="reaches beyond the process: if you trust it, type --trust"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,11 @@ class TestSamples:
         [group] = samples(write_samples(tmp_path, [row(branch=branch) for branch in branches]), LIMITS)
         assert "tree" not in group
         assert len(group["rows"]) == 2
+
+    def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
+        run = write_samples(tmp_path, [row()])
+        os.mkfifo(tmp_path / "samples/validation_000001.jsonl")
+        assert len(samples(run, LIMITS)) == 1
 
     def test_evenly_spaced_iterations_with_the_first_and_the_last(self, tmp_path: Path) -> None:
         for i in range(1, 10):

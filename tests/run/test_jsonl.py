@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 
 import pytest
@@ -99,3 +100,9 @@ class TestTruncateRows:
     def test_missing_file_stays_missing(self, tmp_path):
         assert truncate_rows(tmp_path / "rows.jsonl", 2) == []
         assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows.jsonl")
+    with pytest.raises(UserError, match="is not a file"):
+        read_rows(tmp_path / "rows.jsonl")

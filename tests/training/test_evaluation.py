@@ -155,6 +155,20 @@ class TestValidation:
         assert metrics["val/pass@2"] == pytest.approx((1 + 0 + 2 / 3) / 3)
         assert values_by_prompt(rows, 3, (1, 2))["val/pass@2"] == pytest.approx([1, 0, 2 / 3])
 
+    def test_pass_at_k_counts_graded_responses(self) -> None:
+        """pass@1 is the mean; a k above the number of graded responses asks whether any of them is correct."""
+        right = {"0": [True, None, False], "1": [None, True, None], "2": [False, None, None], "3": [None] * 3}
+
+        def partly(responses: Sequence[Response]) -> Scores:
+            found = [right[r.prompt.id][r.meta["sample"]] for r in responses]
+            return Scores([None if x is None else float(x) for x in found], correct=found)
+
+        metrics, rows = Validation(samples=3, pass_at=(1, 2))(None, Scripted(), partly, PROMPTS, RANK)
+        expected = {"val/pass@1": [0.5, 1.0, 0.0], "val/pass@2": [1.0, 1.0, 0.0], "val/pass@3": [1.0, 1.0, 0.0]}
+        assert {name: metrics[name] for name in expected} == pytest.approx({name: sum(x) / 3 for name, x in expected.items()})
+        by_prompt = values_by_prompt(rows, 3, (1, 2))
+        assert {name: by_prompt[name] for name in expected} == expected
+
     def test_named_sets_are_measured_apart(self) -> None:
         named = {"solved": PROMPTS[:1], "failed": PROMPTS[1:2]}
         alone, _ = Validation(samples=3)(None, Scripted(), judge, PROMPTS, RANK)
