@@ -37,7 +37,11 @@ def main(config: DictConfig) -> float | None:
     keep_freed_memory()
     choices, overrides = dict(hydra.runtime.choices), list(hydra.overrides.task)
     if hydra.mode == RunMode.MULTIRUN:
-        return run_member(config, lambda: _signal_status(run(config, choices, overrides)))
+        return run_member(
+            config,
+            plan=lambda: compose.plan(config, choices, overrides),
+            train=lambda: _signal_status(run(config, choices, overrides)),
+        )
     try:
         with plain_errors():
             learner = run(config, choices, overrides)

@@ -24,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 
 from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
+from rlmods.run import RunDir
 from rlmods.run.name import MAX_NAME_LENGTH
 from rlmods.run.printable import printable
 from rlmods.types import UserError
@@ -119,23 +120,26 @@ def _check_run_dir(overrides: Sequence[str]) -> None:
             raise UserError(f"{override} is one directory for all members of the sweep: type hydra.sweep.dir={folder}")
 
 
-def run_member(config: DictConfig, train: Callable[[], int]) -> float:
+def run_member(config: DictConfig, plan: Callable[[], object], train: Callable[[], int]) -> float:
     """Run a member of a sweep unless it is finished, and return its best `val/accuracy`, NaN without validation.
 
     Args:
+        plan: composes and checks the configuration, and completes it.
         train: trains; returns the exit status of a run that a signal ended, 0 of others.
 
     Raises:
-        MemberError: it failed. The reason has been printed; the sweep goes on.
+        MemberError: it failed, or is finished with other settings. The reason has been printed; the sweep goes on.
         SystemExit: a signal ended it, and with it the sweep, if members run one after the other.
     """
     folder = Path(config.run_dir)
-    if is_finished(folder):
-        print(f"{folder}: finished already", flush=True)
-        return best_accuracy(folder)
-    if config.resume is None and (folder / "config.yaml").exists():
-        config.resume = "auto"
     try:
+        if is_finished(folder):
+            plan()
+            RunDir.check_settings(config)
+            print(f"{folder}: finished already", flush=True)
+            return best_accuracy(folder)
+        if config.resume is None and (folder / "config.yaml").exists():
+            config.resume = "auto"
         status = train()
     except Exception as error:
         user_error = as_user_error(error)

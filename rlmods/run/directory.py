@@ -89,10 +89,7 @@ class RunDir:
             UserError: another process uses the directory, it holds a run that `resume` does not continue, settings have changed, no such
                 checkpoint. Nothing is written then.
         """
-        path = Path(config.run_dir).expanduser().absolute()
-        if config.get("fork"):
-            config.fork = str(Path(str(config.fork)).expanduser().absolute())
-        config.run_dir = str(path)
+        path = _set_absolute_paths(config)
         if is_first_rank():
             run = cls._create(path, config, automatic_precision)
             os.environ[RUN_DIR_VARIABLE] = run._to_json()
@@ -107,6 +104,18 @@ class RunDir:
         config.run_dir = str(run.path)
         run._set_precision(config)
         return run
+
+    @classmethod
+    def check_settings(cls, config: DictConfig) -> None:
+        """Check that the run in `config.run_dir` was started with these settings, apart from those that may change on resuming.
+
+        Raises:
+            UserError: a setting differs.
+        """
+        saved = _set_absolute_paths(config) / "config.yaml"
+        if config.trainer.precision == "auto":
+            config.trainer.precision = recorded_precision(saved) or "auto"
+        check_same_run(saved, config)
 
     def _to_json(self) -> str:
         return dumps(vars(self))
@@ -188,6 +197,15 @@ class RunDir:
             file.write(as_yaml(config))
         atomic_write(self.path / f"versions{suffix}.txt", _versions())
         atomic_write(self.path / f"sources{suffix}.txt", _sources(config))
+
+
+def _set_absolute_paths(config: DictConfig) -> Path:
+    """Make `run_dir` and `fork` absolute, and return the directory."""
+    path = Path(config.run_dir).expanduser().absolute()
+    if config.get("fork"):
+        config.fork = str(Path(str(config.fork)).expanduser().absolute())
+    config.run_dir = str(path)
+    return path
 
 
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:

@@ -21,6 +21,11 @@ from rlmods.run.name import MAX_NAME_LENGTH, member_name
 from rlmods.types import UserError
 from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
+
+def check() -> None:
+    """Stand for the composition of a member."""
+
+
 PLUGIN = """
 class Flaky:
     def __init__(self, file):
@@ -57,7 +62,7 @@ class TestNames:
 
 def write(folder: Path, **summary: Any) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.yaml").write_text("seed: 1\n")
+    (folder / "config.yaml").write_text("seed: 1\ntrainer:\n  precision: 32-true\n")
     (folder / "summary.json").write_text(json.dumps(summary))
     return folder
 
@@ -119,23 +124,35 @@ class TestMember:
 
     @staticmethod
     def config(folder: Path, **settings: Any) -> DictConfig:
-        return OmegaConf.create({"run_dir": str(folder), "resume": None, **settings})
+        return OmegaConf.create({"run_dir": str(folder), "resume": None, "seed": 1, "trainer": {"precision": "auto"}, **settings})
 
     def test_a_finished_one_does_not_run(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
-        assert run_member(self.config(folder), lambda: pytest.fail("trained")) == 0.75
+        assert run_member(self.config(folder), check, lambda: pytest.fail("trained")) == 0.75
         assert "finished already" in capsys.readouterr().out
+
+    def test_a_finished_one_with_other_settings_is_refused(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        folder = write(tmp_path / "a", exit="finished", **{"val/accuracy": {"best": 0.75}})
+        with pytest.raises(MemberError, match="was started with seed=1 \\(now 2\\)"):
+            run_member(self.config(folder, seed=2), check, lambda: pytest.fail("trained"))
+        assert "finished already" not in capsys.readouterr().out
+
+    def test_a_finished_fork_keeps_its_origin_and_precision(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        folder = write(tmp_path / "a", exit="finished")
+        (folder / "config.yaml").write_text(f"seed: 1\nfork: {tmp_path}/b@6\nrun_dir: {folder}\ntrainer:\n  precision: bf16-mixed\n")
+        run_member(self.config(Path("a"), fork="b@6"), check, lambda: pytest.fail("trained"))
 
     @pytest.mark.parametrize("exit", ["interrupted", "failed: x"])
     @pytest.mark.parametrize(("resume", "expected"), [(None, "auto"), ("a.ckpt", "a.ckpt")])
     def test_others_resume(self, exit: str, resume: str | None, expected: str, tmp_path: Path) -> None:
         config = self.config(write(tmp_path / "a", exit=exit), resume=resume)
-        run_member(config, lambda: 0)
+        run_member(config, check, lambda: 0)
         assert config.resume == expected
 
     def test_a_new_one_starts(self, tmp_path: Path) -> None:
         config = self.config(tmp_path / "a")
-        run_member(config, lambda: 0)
+        run_member(config, check, lambda: 0)
         assert config.resume is None
 
     @pytest.mark.parametrize("error", [UserError("no \x1bsuch file"), RuntimeError("no \x1bsuch file")])
@@ -144,7 +161,7 @@ class TestMember:
             raise error
 
         with pytest.raises(MemberError, match="type the same command again"):
-            run_member(self.config(tmp_path / "a"), fail)
+            run_member(self.config(tmp_path / "a"), check, fail)
         printed = capsys.readouterr().err
         assert f"error: {tmp_path / 'a'}: " in printed
         assert "no \\x1bsuch file" in printed
@@ -152,13 +169,13 @@ class TestMember:
 
     def test_a_signal_ends_the_sweep(self, tmp_path: Path) -> None:
         with pytest.raises(SystemExit) as stop:
-            run_member(self.config(tmp_path / "a"), lambda: 75)
+            run_member(self.config(tmp_path / "a"), check, lambda: 75)
         assert stop.value.code == 75
 
     def test_a_signal_ends_one_of_many_processes(self, launcher: SimpleNamespace, tmp_path: Path) -> None:
         launcher._target_ = "hydra_plugins.hydra_joblib_launcher.joblib_launcher.JoblibLauncher"
         with pytest.raises(MemberError, match="was interrupted"):
-            run_member(self.config(tmp_path / "a"), lambda: 75)
+            run_member(self.config(tmp_path / "a"), check, lambda: 75)
 
 
 @pytest.mark.slow
