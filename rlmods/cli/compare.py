@@ -35,7 +35,7 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
-REACHING = (*TO_CONFIRM, "tools", "allow_pickle")
+REACHING = (*TO_CONFIRM, "tools", "save_dir", "tracking_uri")
 """Settings that reach beyond the process, by the last part of their names. `--sequential` repeats them with `--trust` only."""
 FOLDER = Path(__file__).resolve().parent
 """Folder of the commands."""
@@ -265,7 +265,7 @@ def _reaches(override: str) -> bool:
     """Return whether an override has a setting of `REACHING`: in its key (`environment.tools.0=...`), or in a mapping that is its value."""
     key, _, value = override.partition("=")
     names = re.split(r"[.@]", key.lstrip("+~")) + (re.findall(r"\w+", value) if "{" in value else [])
-    return any(name in REACHING for name in names)
+    return any(name in REACHING or (names[0] == "callbacks" and name == "path") for name in names)
 
 
 @contextmanager

@@ -22,11 +22,14 @@ from rlmods.types import UserError
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "url": ("sends prompts and responses there", lambda value: value is not None),
+    "urls": ("sends prompts and weights there", lambda value: value not in (None, [])),
+    "folder": ("writes weights there", lambda value: value is not None),
     "key_variable": ("sends this environment variable to a server", lambda value: value is not None),
     "cache": ("writes this file", lambda value: value is not None),
     "documents": ("shows this file to the policy", lambda value: value is not None),
     "env_id": ("imports the package that it names", lambda value: value is not None),
     "walls": ("weakens the sandbox", lambda value: value != "full"),
+    "allow_pickle": ("loads weights with pickle", lambda value: value is not False),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -114,8 +117,7 @@ def _check_tools(path: Path, key: str, value: Any) -> None:
     for i, name in enumerate(value):
         if name not in BUILT_IN and not _is_plugin_function(name):
             problem = f"{key}.{i}={name} is no function of your plugins, and is not executed"
-            trusted = shlex.quote(f"{key}=[{','.join(map(_quoted, value))}]")
-            raise UserError(f"{path}: {problem}: if you trust this run, type {trusted}")
+            raise UserError(f"{path}: {problem}: if you trust this run, type {_override(key, value)}")
 
 
 def _is_plugin_function(name: str) -> bool:
@@ -167,6 +169,8 @@ def _override(key: str, value: Any) -> str:
 
 def _quoted(value: Any) -> str:
     """Return a value as it is typed in an override, quoted where it needs to be."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_quoted, value))}]"
     text = str(value)
     if isinstance(value, str) and not re.fullmatch(r"(?!(null|true|false|nan|inf)$)[a-z/_][\w:/.@%+?-]*", text, re.I | re.A):
         escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
@@ -204,13 +208,14 @@ def _option_targets(folder: Path) -> frozenset[str]:
 
 
 def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield the key with dots, the last part of it, and the value of every setting; of items of a list with their position."""
+    """Yield the key with dots, the last part of it, and the value of every setting and of every list; of items of a list with their
+    position."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             child = f"{key}.{name}" if key else str(name)
             if isinstance(value, Mapping | list) and name != "_target_":
                 yield from _leaves(value, child)
-            else:
+            if not isinstance(value, Mapping) or name == "_target_":
                 yield child, str(name), value
     elif isinstance(node, list):
         yield from _leaves(dict(enumerate(node)), key)

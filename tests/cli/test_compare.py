@@ -257,6 +257,12 @@ class TestTrain:
         [
             "environment.tools=[os.system]",
             "environment.tools.0=os.system",
+            "rollout.urls=[http://h]",
+            "rollout.folder=/etc",
+            "callbacks.checkpoint.folder=/etc",
+            "callbacks.samples.path=/etc/x",
+            "logger.csv={save_dir:/etc}",
+            "logger.mlflow.tracking_uri=http://h",
             "+reward.judge.url=http://h",
             "reward.terms.judge={weight: 1.0, reward: {url: http://h}}",
             "policy.allow_pickle=true",
