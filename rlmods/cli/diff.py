@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from rlmods.cli.command import command
 from rlmods.run.jsonl import read_rows
 from rlmods.run.printable import one_line
+from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
 
 STAGES = ("rollout", "reward", "advantage", "update", "validation")
@@ -42,8 +42,8 @@ WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
 UNMEASURED = ("wall_s", "time/", "perf/")
 """Metrics that differ between equal runs."""
-MAX_SETTINGS, MAX_DEPTH, MAX_BYTES = 10_000, 50, 4_000_000
-"""Limits of the files read, which may be received."""
+MAX_BYTES = 4_000_000
+"""Limit of the files of sources and versions, which may be received."""
 SHOWN = 8
 """Further differences that are printed."""
 
@@ -186,7 +186,7 @@ def _state(path: Path) -> dict[str, torch.Tensor]:
 def causes(first: Path, second: Path, parting: Parting | None) -> list[Cause]:
     """Return the differences in settings, code and environment, the most likely cause of `parting` first."""
     found = []
-    for kind, read in (("setting", _settings), ("source", _sources), ("", _versions)):
+    for kind, read in (("setting", lambda run: dict(_leaves(SavedRun(run).config))), ("source", _sources), ("", _versions)):
         a, b = read(first), read(second)
         if kind == "source" and not (a and b):
             continue
@@ -232,28 +232,12 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({_shorten(str(error))}): give another run") from error
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    """Return the settings of a run by their keys with dots."""
-    path = run / "config.yaml"
-    try:
-        config = yaml.safe_load(_read(path))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{path}: broken ({_shorten(str(error))}): give another run") from error
-    found: dict[str, Any] = {}
-    for key, value in _leaves(config, "", 0):
-        found[key] = value
-        if len(found) > MAX_SETTINGS:
-            raise UserError(f"{path}: more than {MAX_SETTINGS} settings: give another run")
-    return found
-
-
-def _leaves(node: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > MAX_DEPTH:
-        raise UserError(f"config.yaml: settings nested more than {MAX_DEPTH} deep: give another run")
+def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a run with their keys with dots."""
     if isinstance(node, Mapping | list) and node:
         items = node.items() if isinstance(node, Mapping) else enumerate(node)
         for name, value in items:
-            yield from _leaves(value, f"{key}.{name}" if key else str(name), depth + 1)
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
     else:
         yield key, node
 

@@ -17,6 +17,7 @@ from yaml import YAMLError
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.environment.tool import BUILT_IN
+from rlmods.run.config_file import read_config
 from rlmods.run.printable import one_line
 from rlmods.types import UserError
 
@@ -70,8 +71,8 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
             created; a value calls a resolver; a setting of `TO_CONFIRM` is not typed.
     """
     try:
-        saved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
+        saved = OmegaConf.to_container(OmegaConf.create(read_config(path)), resolve=False)
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"{path}: broken ({' '.join(str(error).split())[:120]}): give another run") from error
     if not isinstance(saved, dict):
         raise UserError(f"{path}: holds no settings: give another run")

@@ -12,13 +12,12 @@ from typing import Any
 
 import yaml
 
+from rlmods.run.config_file import read_config
 from rlmods.run.jsonl import read_rows
 from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
-MAX_NESTING = 100
-"""Levels of mappings and lists in a `config.yaml` that is read."""
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
@@ -52,17 +51,9 @@ class SavedRun:
         file = self.path / "config.yaml"
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            text = file.read_bytes()
-            depth = 0
-            for event in yaml.parse(text, Loader=loader):
-                if isinstance(event, yaml.AliasEvent):  # they may expand without bound
-                    raise UserError(f"{file}: has YAML aliases, which no run writes: leave the run out")
-                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-                if depth > MAX_NESTING:
-                    raise UserError(f"{file}: is nested more than {MAX_NESTING} times: leave the run out")
-            config = yaml.load(text, Loader=loader)
-        except (yaml.YAMLError, OSError, RecursionError, ValueError) as error:
-            raise UserError(f"{file}: cannot be read ({type(error).__name__}): leave the run out") from error
+            config = yaml.load(read_config(file), Loader=loader)
+        except (yaml.YAMLError, ValueError) as error:
+            raise UserError(f"{file}: cannot be read ({type(error).__name__}): give another run") from error
         return config if isinstance(config, dict) else {}
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from rlmods.cli.diff import MAX_SETTINGS, Parting, _action, causes, diff, text
+from rlmods.cli.diff import Parting, _action, causes, diff, text
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.types import UserError
 from tests.support.planted import SETTINGS, named, train
@@ -102,14 +102,13 @@ class TestCauses:
 class TestReceivedFiles:
     def test_settings_that_expand_without_end_are_refused(self, run: Path, tmp_path: Path) -> None:
         bomb = "a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n" + "".join(f"a{i}: &a{i} [{','.join([f'*a{i - 1}'] * 10)}]\n" for i in range(1, 12))
-        with pytest.raises(UserError, match=f"more than {MAX_SETTINGS} settings"):
-            diff(run, write(tmp_path / "b", config=bomb))
-        with pytest.raises(UserError, match="nested more than"):
-            diff(run, write(tmp_path / "c", config="a: &a [*a]\n"))
+        for i, config in enumerate((bomb, "a: &a [*a]\n", bomb.replace("[", "{<<: [").replace("]", "]}"))):
+            with pytest.raises(UserError, match="has YAML aliases"):
+                diff(run, write(tmp_path / f"b{i}", config=config))
 
     def test_broken_and_executable_settings_are_refused(self, run: Path, tmp_path: Path) -> None:
         for i, config in enumerate(("a: [", "a: !!python/object/apply:os.getcwd []\n")):
-            with pytest.raises(UserError, match="broken"):
+            with pytest.raises(UserError, match="cannot be read"):
                 diff(run, write(tmp_path / f"b{i}", config=config))
 
     def test_control_characters_are_not_printed(self, run: Path, tmp_path: Path) -> None:
