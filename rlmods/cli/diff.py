@@ -88,7 +88,7 @@ def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
 
 
 def _differences(first: Path, second: Path) -> Iterator[Parting]:
-    metrics = [{(row["iteration"], _is_validation(row)): row for row in _metric_rows(run)} for run in (first, second)]
+    metrics = [{(row["iteration"], _is_validation(row)): row for row in SavedRun(run).metrics} for run in (first, second)]
     for iteration in _common_iterations(first, second):
         sampled = [run / "samples" / f"iteration_{iteration:06d}.jsonl" for run in (first, second)]
         if all(path.is_file() for path in sampled):
@@ -105,12 +105,8 @@ def _differences(first: Path, second: Path) -> Iterator[Parting]:
 
 def _common_iterations(first: Path, second: Path) -> list[int]:
     """Return the iterations with training metrics, or validation metrics, of both runs."""
-    keys = [{(row["iteration"], _is_validation(row)) for row in _metric_rows(run)} for run in (first, second)]
+    keys = [{(row["iteration"], _is_validation(row)) for row in SavedRun(run).metrics} for run in (first, second)]
     return sorted({iteration for iteration, _ in keys[0] & keys[1]})
-
-
-def _metric_rows(run: Path) -> list[dict[str, Any]]:
-    return [row for row in read_rows(run / "metrics.jsonl") if type(row.get("iteration")) is int and 0 <= row["iteration"] < 10**9]
 
 
 def _is_validation(row: Mapping[str, Any]) -> bool:

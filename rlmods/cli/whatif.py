@@ -41,6 +41,7 @@ from rlmods.config.rules import RULES, Rule
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
+from rlmods.run.saved import SavedRun
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
@@ -406,7 +407,7 @@ def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typ
         raise UserError(
             f"iteration {iteration} made {made} optimizer steps" + (f": type step={made}" if made else ", there is none to compare")
         )
-    recorded = [row for row in read_rows(run / "metrics.jsonl") if row.get("iteration") == iteration and "train/grad_norm" in row]
+    recorded = dict(SavedRun(run).series("train/grad_norm"))
     return {
         "run": str(run),
         "iteration": iteration,
@@ -415,7 +416,7 @@ def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typ
         "repeated_from": 0 if checkpoint is None else int(checkpoint.stem.split("_")[1]),
         "num_responses": len(stop.samples),
         "num_equal_responses": _num_equal(stop.samples, run / "samples" / f"iteration_{iteration:06d}.jsonl"),
-        "grad_norm": {"repeated": stop.metrics.get("train/grad_norm"), "run": recorded[-1]["train/grad_norm"] if recorded else None},
+        "grad_norm": {"repeated": stop.metrics.get("train/grad_norm"), "run": recorded.get(iteration)},
         "responses": comparison.rows,
         "rows": comparison.results,
     }

@@ -233,9 +233,9 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
             yield prefix[:-1], node.replace(run_dir, "${run_dir}") if isinstance(node, str) else node
 
     kept = {key: value for key, value in config.items() if key not in CHANGEABLE}
-    trainer = config.get("trainer") or {}
+    trainer, schedule = (x if isinstance(x := config.get(name), Mapping) else {} for name in ("trainer", "schedule"))
     # Trainer settings that affect the result: precision, and the number of iterations if the learning rate decays over it.
-    decays = (config.get("schedule") or {}).get("decay", "constant") != "constant"
+    decays = schedule.get("decay", "constant") != "constant"
     kept["trainer"] = {key: trainer.get(key) for key in ("precision", *(("max_iterations",) if decays else ()))}
     return ((key, value) for key, value in walk(kept, "") if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE_KEYS))
 

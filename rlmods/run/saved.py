@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -18,11 +17,17 @@ from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
+MAX_ITERATION = 10**12
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
 RECIPES = ("algo", "variant")
 """Groups whose options choose those of other groups."""
+
+
+def is_value(value: Any) -> bool:
+    """Return whether a value is a number whose square, in a variance, is one too."""
+    return type(value) in (int, float) and -1e100 < value < 1e100
 
 
 @dataclass(frozen=True)
@@ -58,8 +63,9 @@ class SavedRun:
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of `metrics.jsonl`."""
-        return read_rows(self.path / "metrics.jsonl")
+        """Rows of `metrics.jsonl` with their iteration."""
+        rows = read_rows(self.path / "metrics.jsonl")
+        return [row for row in rows if type(row.get("iteration")) is int and 0 <= row["iteration"] < MAX_ITERATION]
 
     @property
     def seed(self) -> int | str:
@@ -90,9 +96,8 @@ class SavedRun:
         return str(self.summary.get("exit", "not finished"))
 
     def series(self, metric: str) -> list[tuple[int, float]]:
-        """Return iteration and value of each row that has a finite value of the metric."""
-        rows = ((row.get("iteration"), row.get(metric)) for row in self.metrics)
-        return [(i, float(x)) for i, x in rows if isinstance(i, int) and isinstance(x, int | float) and abs(x) <= sys.float_info.max]
+        """Return iteration and value of each row that has a number as the metric."""
+        return [(row["iteration"], float(row[metric])) for row in self.metrics if is_value(row.get(metric))]
 
     def result(self, metric: str, last: int = 1) -> float | None:
         """Return the mean of the last values of a metric, None if there is none."""

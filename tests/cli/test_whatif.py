@@ -138,6 +138,8 @@ def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
     rows = read_rows(log)
     rows[3]["tokens"] = [1, 2]
     log.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    with (copy / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"iteration": 1, "train/grad_norm": "1.0"}\n')
     text = _action([str(copy), "1"])
     assert "15 of 16 responses" in text
     assert "this is not the run's iteration" in text

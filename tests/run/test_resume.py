@@ -97,3 +97,10 @@ def test_settings_of_a_received_run_are_read_in_bounded_time(content: bytes, tmp
         with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
             read()
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["trainer: abc", "trainer: [1]", "schedule: 3", "trainer: ${x}"])
+def test_settings_of_another_shape_differ(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"was started with .*trainer\.precision=None \(now 32\)"):
+        check_same_run(tmp_path / "config.yaml", OmegaConf.create({"trainer": {"precision": 32}}))

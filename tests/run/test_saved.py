@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rlmods.report.curves import curves
 from rlmods.run.saved import SavedRun, find_runs, group_runs
 from rlmods.types import UserError
 from tests.support.saved_runs import write_run
@@ -24,8 +25,17 @@ class TestRun:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
         with (run.path / "metrics.jsonl").open("a") as file:
             file.write('{"iteration": 1, "val/accuracy": "0.5"}\n{"iteration": "2", "val/accuracy": 1}\n')
-            file.write('{"iteration": 3, "val/accuracy": NaN}\n{"iter')
+            file.write('{"iteration": 3, "val/accuracy": NaN}\n{"iteration": 4, "val/accuracy": 1e308}\n')
+            file.write('{"iteration": 5, "val/accuracy": true}\n{"iteration": true, "val/accuracy": 1}\n')
+            file.write('{"iteration": -1, "val/accuracy": 1}\n{"iter')
         assert run.series("val/accuracy") == [(0, 0.25)]
+
+    def test_huge_numbers_are_skipped(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(f'{{"iteration": 1{"0" * 400}, "val/accuracy": 1}}\n{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n')
+        assert run.series("val/accuracy") == [(0, 0.25)]
+        assert curves(group_runs([run])[0], 10)["val/accuracy"].iterations == [0.0]
 
     def test_prompts(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.5], correct={"x": True, "y": False, "z": None}))
