@@ -174,7 +174,10 @@ def _weights(first: Path, second: Path, parting: Parting | None) -> Parting | No
 def _state(path: Path) -> dict[str, torch.Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-        return {str(name): x for name, x in state.items() if isinstance(x, torch.Tensor)}
+        tensors = {str(name): x for name, x in state.items() if isinstance(x, torch.Tensor)}
+        if others := [name for name, x in tensors.items() if x.layout != torch.strided or x.device.type != "cpu" or x.is_quantized]:
+            raise ValueError(f"{others[0]} is no dense tensor")
+        return tensors
     except Exception as error:  # torch raises many kinds on a damaged file
         raise UserError(f"{path}: cannot be read ({_shorten(str(error))}): delete it or give another run") from error
 

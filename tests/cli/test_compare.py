@@ -230,6 +230,14 @@ class TestTrain:
         with pytest.raises(UserError, match="training failed: it broke"):
             train(self.like(script), 4)
 
+    def test_its_output_is_written_to_no_file_elsewhere(self, script: Path) -> None:
+        like = self.like(script)
+        (script / "mine").write_text("mine")
+        (script / "sweep/.algo=dapo,seed=4.log").symlink_to(script / "mine")
+        with pytest.raises(UserError, match=r"\.log: is a link"):
+            train(like, 4)
+        assert (script / "mine").read_text() == "mine"
+
     def test_an_interruption(self, script: Path) -> None:
         (script / "status").write_text("75")
         with pytest.raises(KeyboardInterrupt):

@@ -120,6 +120,11 @@ class TestReceivedFiles:
             (path / "checkpoints/iteration_000002.ckpt").write_bytes(b"cos\nsystem\n")
         with pytest.raises(UserError, match="cannot be read"):
             diff(run, other)
+        for tensor in (torch.ones(3).to_sparse(), torch.empty(3, device="meta")):
+            for path in (run, other):
+                torch.save({"state_dict": {"w": tensor}}, path / "checkpoints/iteration_000002.ckpt")
+            with pytest.raises(UserError, match=r"cannot be read .*dense tensor"):
+                diff(run, other)
         for arguments in ([str(run)], [str(run), str(tmp_path)]):
             with pytest.raises(UserError, match=r"type: python -m rlmods.diff RUN RUN|is not a run directory"):
                 _action(arguments)
