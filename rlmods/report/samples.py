@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ MAX_CHARACTERS = 4_000
 """Characters of a text that are kept."""
 MAX_TOKENS = 2_000
 """Tokens of a response that are shown one by one."""
+MAX_ROWS = 10_000
+"""Rows of a prompt that are read."""
 MAX_RESPONSES = 64
 """Responses to a prompt that are kept."""
 MAX_TOKENIZER_BYTES = 100_000_000
@@ -87,7 +89,7 @@ def _groups(path: Path, count: int) -> Iterator[list[Row]]:
     for n, (_, rows) in enumerate(groupby(_rows(path), lambda row: row["id"])):
         if n == count:
             return
-        for group in groups(list(rows)):
+        for group in groups(list(islice(rows, MAX_ROWS))):
             try:
                 check_tree(group, path)
             except UserError:

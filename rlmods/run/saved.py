@@ -17,7 +17,8 @@ from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
-MAX_ITERATION = 10**12
+MAX_ITERATION, MAX_SUMMARY_BYTES = 10**12, 10_000_000
+"""Largest values that are read; runs have far smaller ones."""
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
@@ -41,6 +42,8 @@ class SavedRun:
         """`summary.json`, empty while the run has not ended."""
         file = self.path / "summary.json"
         try:
+            if file.is_file() and file.stat().st_size > MAX_SUMMARY_BYTES:
+                raise ValueError("too large")
             summary = json.loads(file.read_text()) if file.is_file() else {}
         except (ValueError, OSError, RecursionError) as error:
             raise UserError(f"{file}: cannot be read ({type(error).__name__}): delete it, or leave the run out") from error

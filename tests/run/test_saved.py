@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,12 @@ class TestRun:
             file.write('{"iteration": 5, "val/accuracy": true}\n{"iteration": true, "val/accuracy": 1}\n')
             file.write('{"iteration": -1, "val/accuracy": 1}\n{"iter')
         assert run.series("val/accuracy") == [(0, 0.25)]
+
+    def test_a_summary_larger_than_the_memory_is_an_error(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        os.truncate(run.path / "summary.json", 2**40)
+        with pytest.raises(UserError, match=r"summary\.json: cannot be read"):
+            run.summary  # noqa: B018
 
     def test_huge_numbers_are_skipped(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
