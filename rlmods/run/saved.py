@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
@@ -26,7 +26,7 @@ RECIPES = ("algo", "variant")
 """Groups whose options choose those of other groups."""
 
 
-def is_value(value: Any) -> bool:
+def is_value(value: Any) -> TypeGuard[int | float]:
     """Return whether a value is a number whose square, in a variance, is one too."""
     return type(value) in (int, float) and -1e100 < value < 1e100
 
