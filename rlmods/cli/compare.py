@@ -35,7 +35,7 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
-REACHING = (*TO_CONFIRM, "tools", "save_dir", "tracking_uri")
+REACHING = (*TO_CONFIRM, "tools", "tracking_uri")
 """Settings that reach beyond the process, by the last part of their names. `--sequential` repeats them with `--trust` only."""
 FOLDER = Path(__file__).resolve().parent
 """Folder of the commands."""

@@ -27,6 +27,7 @@ TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "folder": ("writes weights there", lambda value: value is not None),
     "key_variable": ("sends this environment variable to a server", lambda value: value is not None),
     "cache": ("writes this file", lambda value: value is not None),
+    **dict.fromkeys(("dirpath", "default_root_dir", "save_dir"), ("writes files there", lambda value: value is not None)),
     "documents": ("shows this file to the policy", lambda value: value is not None),
     "env_id": ("imports the package that it names", lambda value: value is not None),
     "walls": ("weakens the sandbox", lambda value: value != "full"),

@@ -241,6 +241,13 @@ class TestValues:
             with pytest.raises(UserError, match="if you trust this run"):
                 configuration([x for x in typed if x != missing], saved=path, run_keys=RUN_KEYS)
 
+    def test_folders_that_parts_of_lightning_write_are_typed(self, tmp_path: Path) -> None:
+        profiler = {"_target_": "lightning.pytorch.profilers.SimpleProfiler", "dirpath": "/etc", "filename": "x"}
+        path, keys = whole_run(tmp_path, trainer__profiler=profiler), (*RUN_KEYS, "trainer")
+        with pytest.raises(UserError, match=r"writes files there: .* type trainer\.profiler\.dirpath=/etc"):
+            read_received(path, keys)
+        assert read_received(path, keys, ("trainer.profiler.dirpath",))["trainer"]["profiler"] == profiler
+
     def test_weights_of_pickle_are_typed(self, tmp_path: Path) -> None:
         path, keys = whole_run(tmp_path, policy__allow_pickle=True), (*RUN_KEYS, "policy")
         with pytest.raises(UserError, match=r"type policy\.allow_pickle=True"):
