@@ -188,9 +188,9 @@ class TestForgedText:
 
     @pytest.mark.parametrize("part", ["<", "<|", "[", "[A", "]~", "<a", "<" + "a" * 99])
     def test_long_texts_take_no_time(self, part):
-        start = time.monotonic()
+        start = time.process_time()
         format_comparison(TEMPLATE, Prompt(id="0", text="?"), part * (1_000_000 // len(part)), "<" + "a" * 1_000_000)
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
     def test_nonce_depends_on_the_texts_only(self):
         one, again, other = (format_comparison("{first}{second} {nonce}", Prompt(id=i, text="?"), a, "b") for i, a in ("0a", "1a", "0c"))
@@ -201,6 +201,6 @@ class TestForgedText:
         "line", ["A" + "*" * 300_000 + "x", "x" + "1 " * 300_000, " " * 300_000 + "x:" + "*" * 300_000 + "-7/x", "i" * 300_000 + "!A"]
     )
     def test_long_lines_hold_no_verdict_and_take_no_time(self, line):
-        start = time.monotonic()
+        start = time.process_time()
         assert (read_verdict(line), read_rating(line)) == (None, None)
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5

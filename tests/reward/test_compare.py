@@ -148,10 +148,10 @@ def test_the_gold_decides_whether_a_pair_is_a_point_or_an_interval() -> None:
 
 @pytest.mark.parametrize("answer", HOSTILE)
 def test_hostile_answers_are_wrong_and_graded_in_bounded_time(answer: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     for gold in ("1", "x^2", "(1,2)", "[0,1)", r"\begin{pmatrix}1&2\end{pmatrix}"):
         assert not same_answer(answer, gold)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
 
 
 @given(st.text(r"12.5xie()[]{}+-*/^!%=<,|:_&", max_size=30) | st.lists(st.sampled_from(PIECES), max_size=30))

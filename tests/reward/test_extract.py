@@ -153,6 +153,6 @@ def seconds_to_extract(text: str) -> float:
     "piece", ["\\boxed{", "{", "<think>", "</think>", "<answer>", "$", "\\(", "answer is ", "#### \n", "\\boxed{1} and ", "a "]
 )
 def test_extraction_takes_linear_time(piece: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     extract(piece * 100_000)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3

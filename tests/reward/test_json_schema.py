@@ -128,8 +128,8 @@ class TestSchema:
     def test_batch_timeout(self) -> None:
         start = time.monotonic()
         rows = [response(f'"{"a" * 60}b"', schema={"pattern": "^(a|aa)+$"})] * 3
-        assert scores(*rows, batch_timeout_s=2.0).counts["timeouts"] == 3
-        assert time.monotonic() - start < 4.5
+        assert scores(*rows, timeout_s=60.0, batch_timeout_s=2.0).counts["timeouts"] == 3
+        assert time.monotonic() - start < 30
 
     @pytest.mark.parametrize(
         "schema",

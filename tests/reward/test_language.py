@@ -57,9 +57,9 @@ def test_fractions_of_complementary_scripts_sum_to_one(text: str, script: str) -
 
 
 def test_long_texts_are_fast() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert [score(text) for text in ("a" * 1_000_000, "a1" * 500_000, "aж" * 500_000, "\u0301" * 1_000_000)] == [1.0, 1.0, 0.5, 1.0]
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("script", ["Klingon", "", "Latin}|\\p{L", ["Latin", "Elvish"], [], [5], "Latin-1"])

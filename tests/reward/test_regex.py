@@ -43,13 +43,13 @@ def test_a_timeout_scores_0_and_is_counted(full: bool) -> None:
     result = Regex(r"(a|aa)+b", full, timeout_s=0.2)([response(text) for text in ("a" * 1_000_000, "ab", "b" * 1_000_000, "a" * 60)])
     assert result.values == [0.0, 1.0, 0.0, 0.0]
     assert result.counts == {"timeouts": 2}
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
 
 
 def test_batch_deadline() -> None:
     start = time.monotonic()
     result = Regex(r"(a|aa)+b", timeout_s=5.0, batch_timeout_s=0.5)([response("a" * 1_000_000)] * 20 + [response("ab")])
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 20
     assert result.values == [0.0] * 21
     assert result.counts == {"timeouts": 21}
 

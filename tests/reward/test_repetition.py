@@ -48,11 +48,11 @@ def test_texts_shorter_than_one_ngram_score_0_and_are_counted() -> None:
 
 
 def test_long_texts_are_fast() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert penalty("a " * 500_000) == pytest.approx(-1 + 1 / 499_998)
     assert penalty(" ".join(map(str, range(150_000)))) == 0.0
     assert penalty("a" * 1_000_000) == 0.0
-    assert time.monotonic() - start < 10
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize("size", [0, -1, 2.5, True, "3"])
