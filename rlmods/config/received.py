@@ -82,16 +82,18 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
     others = {key: value for key, value in saved.items() if key not in keys and key not in typed}
     for key, name, value in (*leaves, *_leaves(others)):
         if special := [part for part in key.split(".") if re.fullmatch(r"_\w+_", part) and part not in ("_target_", "_convert_")]:
-            raise UserError(f"{path}: {key}: {special[0]} changes how parts are created: give another run")
+            raise UserError(f"{path}: {one_line(key)}: {special[0]} changes how parts are created: give another run")
         if name == "_target_" and not is_known_class(value, _group(key)):
             top = key.split(".")[0]
             advice = f"type {top}=OPTION, one of yours" if top != "policy" and (CONF / top).is_dir() else "give another run"
             if folders := _recorded_plugins(path):
                 advice = f"if you trust its plugins, set RLMODS_PLUGINS={shlex.quote(folders)}, or {advice}"
-            raise UserError(f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
+            shown = one_line(f"{key}={value}")
+            raise UserError(f"{path}: {shown} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
-            raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
+            shown = one_line(f"{key}={value}")
+            raise UserError(f"{path}: {shown} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
     for key, value in _tools(settings.get("environment"), "environment"):
         if not {key, "environment"} & set(typed):
             _check_tools(path, key, value)
@@ -99,7 +101,7 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
         overrides = " ".join(_override(key, value) for key, _, value in confirm)
-        raise UserError(f"{path}: {confirm[0][0]}={confirm[0][2]} {confirm[0][1]}: if you trust this run, type {overrides}")
+        raise UserError(f"{path}: {one_line(f'{confirm[0][0]}={confirm[0][2]}')} {confirm[0][1]}: if you trust this run, type {overrides}")
     return settings
 
 
@@ -118,7 +120,7 @@ def _check_tools(path: Path, key: str, value: Any) -> None:
         raise UserError(f"{path}: {key} is not a list of names: type environment=OPTION, or give another run")
     for i, name in enumerate(value):
         if name not in BUILT_IN and not _is_plugin_function(name):
-            problem = f"{key}.{i}={name} is no function of your plugins, and is not executed"
+            problem = f"{one_line(f'{key}.{i}={name}')} is no function of your plugins, and is not executed"
             raise UserError(f"{path}: {problem}: if you trust this run, type {_override(key, value)}")
 
 

@@ -305,6 +305,7 @@ class TestValues:
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
+    @example(pieces=["_target_: os.system", "\n", "\n  ", "{"])
     def test_any_file_holds_known_classes_or_is_one_line(self, pieces: list[str], tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("".join(pieces))
         try:
