@@ -168,7 +168,7 @@ def chat(source: str, words: Sequence[str]) -> str:
         except KeyboardInterrupt:
             print("\n[stopped]", flush=True)
         except UserError as error:
-            print(f"error: {error}", file=sys.stderr, flush=True)
+            print(f"error: {printable(str(error))}", file=sys.stderr, flush=True)
     return ""
 
 

@@ -31,6 +31,7 @@ from rlmods.config.rules import GRADING_RULES, RULES
 from rlmods.policy.hf import exported
 from rlmods.run import dumps, name
 from rlmods.run.jsonl import JsonlWriter, read_rows
+from rlmods.run.printable import printable, printable_json
 from rlmods.types import UserError
 
 S = TypeVar("S")
@@ -42,11 +43,12 @@ PROGRESS_INTERVAL_S = 10.0
 def command(
     arguments: Sequence[str],
     usage: str | None,
-    action: Callable[[], dict[str, Any] | str],
+    action: Callable[[], dict[str, Any] | list[dict[str, Any]] | str],
     indent: int | None = None,
     interrupt_message: str = "interrupted",
 ) -> None:
-    """Run `action` and print its result on stdout: text as it is (nothing if it is empty), a dictionary as JSON.
+    """Run `action` and print its result on stdout: text as it is (nothing if it is empty), dictionaries as JSON; control characters, which
+    files of others may have, as escapes.
 
     Prints `usage` for `--help` or without arguments. A user's mistake or Ctrl-C prints one line and exits with a nonzero status.
     """
@@ -60,7 +62,7 @@ def command(
             name.register()
             result = action()
             if result != "":
-                print(result if isinstance(result, str) else dumps(result, indent=indent), flush=True)
+                print(printable(result) if isinstance(result, str) else printable_json(dumps(result, indent=indent)), flush=True)
     except KeyboardInterrupt:
         sys.exit(interrupt_message)
 

@@ -20,10 +20,10 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from rlmods.cli.command import command
 from rlmods.config.received import TO_CONFIRM
-from rlmods.run.files import dumps
 from rlmods.run.name import member_name
 from rlmods.run.printable import one_line
 from rlmods.run.saved import Group, SavedRun, find_runs, group_runs
@@ -35,7 +35,7 @@ LOWER_IS_BETTER = ("kl", "loss", "timeouts", "errors", "truncated", "time/", "me
 ALPHA = 0.05
 OVERRIDE = re.compile(r"[+~]*(?!hydra\b)[A-Za-z_][\w.@/-]*(=.*)?", re.DOTALL)
 """Overrides that `--sequential` repeats. Options of the command line (`--multirun`) and settings of Hydra are not among them."""
-REACHING = (*TO_CONFIRM, "tools", "allow_pickle")
+REACHING = (*TO_CONFIRM, "tools", "tracking_uri")
 """Settings that reach beyond the process, by the last part of their names. `--sequential` repeats them with `--trust` only."""
 FOLDER = Path(__file__).resolve().parent
 """Folder of the commands."""
@@ -227,7 +227,7 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
     settings that reach beyond the process (`REACHING`).
 
     Raises:
-        UserError: the run has not recorded its command, or training fails.
+        UserError: the run has not recorded its command, the file for the output of training is a link, or training fails.
         KeyboardInterrupt: training was interrupted.
     """
     if like.overrides is None:
@@ -249,6 +249,8 @@ def train(like: SavedRun, seed: int, *, trust: bool = False) -> SavedRun:
     words = [sys.executable, str(FOLDER / "train.py"), *overrides, f"run_dir='{folder.absolute()}'", "resume=auto"]
     print(f"training {one_line(shlex.join(['train.py', *overrides]))}", flush=True)
     log = like.path.parent / f".{folder.name}.log"
+    if log.is_symlink():
+        raise UserError(f"{log}: is a link, and the output of training would be written to {log.resolve()}: delete it")
     with log.open("ab") as file:
         process = subprocess.Popen(words, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
         with forward_signals(process) as received:
@@ -265,7 +267,7 @@ def _reaches(override: str) -> bool:
     """Return whether an override has a setting of `REACHING`: in its key (`environment.tools.0=...`), or in a mapping that is its value."""
     key, _, value = override.partition("=")
     names = re.split(r"[.@]", key.lstrip("+~")) + (re.findall(r"\w+", value) if "{" in value else [])
-    return any(name in REACHING for name in names)
+    return any(name in REACHING or (names[0] == "callbacks" and name == "path") for name in names)
 
 
 @contextmanager
@@ -303,14 +305,14 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def run(arguments: argparse.Namespace) -> str:
+def run(arguments: argparse.Namespace) -> dict[str, Any] | list[dict[str, Any]] | str:
     """Return the output of the command."""
     if arguments.last < 1:
         raise UserError(f"--last {arguments.last}: must be at least 1")
     groups = group_runs(find_runs(arguments.folders))
     if not arguments.sequential:
         found = compare(groups, arguments.metric, arguments.last, arguments.baseline)
-        return dumps([asdict(x) | {"better": x.better} for x in found], indent=2) if arguments.json else "\n".join(lines(found))
+        return [asdict(x) | {"better": x.better} for x in found] if arguments.json else "\n".join(lines(found))
     if len(groups) != 2:
         raise UserError(f"--sequential compares two groups, not {len(groups)} ({', '.join(group.name for group in groups)})")
     names = [group.name for group in groups]
@@ -326,7 +328,7 @@ def run(arguments: argparse.Namespace) -> str:
     if 0.0 not in interval:
         verdict = "better than" if (interval.mean > 0) == higher_is_better(arguments.metric) else "worse than"
     if arguments.json:
-        return dumps({"baseline": a.name, "name": b.name, "difference": asdict(interval), "seeds": seeds, "verdict": verdict}, indent=2)
+        return {"baseline": a.name, "name": b.name, "difference": asdict(interval), "seeds": seeds, "verdict": verdict}
     return (
         f"{one_line(b.name)} is {verdict} {one_line(a.name)} in {arguments.metric}: {interval.mean:+.4f}, "
         f"from {interval.low:+.4f} to {interval.high:+.4f}\n"
@@ -338,7 +340,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command."""
     parsed = parse(sys.argv[1:] if arguments is None else arguments)
     again = "interrupted: finished seeds are kept; run the same command again to continue"
-    command(["compare"], None, lambda: run(parsed), interrupt_message=again)
+    command(["compare"], None, lambda: run(parsed), indent=2, interrupt_message=again)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 
 from rlmods.cli.command import command
 from rlmods.run.jsonl import read_rows
 from rlmods.run.printable import one_line
+from rlmods.run.saved import SavedRun
 from rlmods.types import UserError
 
 STAGES = ("rollout", "reward", "advantage", "update", "validation")
@@ -42,8 +42,8 @@ WITHOUT_EFFECT = ("run_dir", "resume", "logger", "callbacks", "fork")
 """Settings that do not change what a run computes."""
 UNMEASURED = ("wall_s", "time/", "perf/")
 """Metrics that differ between equal runs."""
-MAX_SETTINGS, MAX_DEPTH, MAX_BYTES = 10_000, 50, 4_000_000
-"""Limits of the files read, which may be received."""
+MAX_BYTES = 4_000_000
+"""Limit of the files of sources and versions, which may be received."""
 SHOWN = 8
 """Further differences that are printed."""
 
@@ -88,7 +88,7 @@ def diff(first: Path, second: Path) -> tuple[Parting | None, list[Cause]]:
 
 
 def _differences(first: Path, second: Path) -> Iterator[Parting]:
-    metrics = [{(row["iteration"], _is_validation(row)): row for row in _metric_rows(run)} for run in (first, second)]
+    metrics = [{(row["iteration"], _is_validation(row)): row for row in SavedRun(run).metrics} for run in (first, second)]
     for iteration in _common_iterations(first, second):
         sampled = [run / "samples" / f"iteration_{iteration:06d}.jsonl" for run in (first, second)]
         if all(path.is_file() for path in sampled):
@@ -105,12 +105,8 @@ def _differences(first: Path, second: Path) -> Iterator[Parting]:
 
 def _common_iterations(first: Path, second: Path) -> list[int]:
     """Return the iterations with training metrics, or validation metrics, of both runs."""
-    keys = [{(row["iteration"], _is_validation(row)) for row in _metric_rows(run)} for run in (first, second)]
+    keys = [{(row["iteration"], _is_validation(row)) for row in SavedRun(run).metrics} for run in (first, second)]
     return sorted({iteration for iteration, _ in keys[0] & keys[1]})
-
-
-def _metric_rows(run: Path) -> list[dict[str, Any]]:
-    return [row for row in read_rows(run / "metrics.jsonl") if type(row.get("iteration")) is int and 0 <= row["iteration"] < 10**9]
 
 
 def _is_validation(row: Mapping[str, Any]) -> bool:
@@ -178,7 +174,10 @@ def _weights(first: Path, second: Path, parting: Parting | None) -> Parting | No
 def _state(path: Path) -> dict[str, torch.Tensor]:
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
-        return {str(name): x for name, x in state.items() if isinstance(x, torch.Tensor)}
+        tensors = {str(name): x for name, x in state.items() if isinstance(x, torch.Tensor)}
+        if others := [name for name, x in tensors.items() if x.layout != torch.strided or x.device.type != "cpu" or x.is_quantized]:
+            raise ValueError(f"{others[0]} is no dense tensor")
+        return tensors
     except Exception as error:  # torch raises many kinds on a damaged file
         raise UserError(f"{path}: cannot be read ({_shorten(str(error))}): delete it or give another run") from error
 
@@ -186,7 +185,7 @@ def _state(path: Path) -> dict[str, torch.Tensor]:
 def causes(first: Path, second: Path, parting: Parting | None) -> list[Cause]:
     """Return the differences in settings, code and environment, the most likely cause of `parting` first."""
     found = []
-    for kind, read in (("setting", _settings), ("source", _sources), ("", _versions)):
+    for kind, read in (("setting", lambda run: dict(_leaves(SavedRun(run).config))), ("source", _sources), ("", _versions)):
         a, b = read(first), read(second)
         if kind == "source" and not (a and b):
             continue
@@ -232,28 +231,12 @@ def _read(path: Path) -> str:
         raise UserError(f"{path}: cannot be read ({_shorten(str(error))}): give another run") from error
 
 
-def _settings(run: Path) -> dict[str, Any]:
-    """Return the settings of a run by their keys with dots."""
-    path = run / "config.yaml"
-    try:
-        config = yaml.safe_load(_read(path))
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise UserError(f"{path}: broken ({_shorten(str(error))}): give another run") from error
-    found: dict[str, Any] = {}
-    for key, value in _leaves(config, "", 0):
-        found[key] = value
-        if len(found) > MAX_SETTINGS:
-            raise UserError(f"{path}: more than {MAX_SETTINGS} settings: give another run")
-    return found
-
-
-def _leaves(node: Any, key: str, depth: int) -> Iterator[tuple[str, Any]]:
-    if depth > MAX_DEPTH:
-        raise UserError(f"config.yaml: settings nested more than {MAX_DEPTH} deep: give another run")
+def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of a run with their keys with dots."""
     if isinstance(node, Mapping | list) and node:
         items = node.items() if isinstance(node, Mapping) else enumerate(node)
         for name, value in items:
-            yield from _leaves(value, f"{key}.{name}" if key else str(name), depth + 1)
+            yield from _leaves(value, f"{key}.{name}" if key else str(name))
     else:
         yield key, node
 

@@ -51,7 +51,7 @@ def push(source: str, repository: str, arguments: Sequence[str] = ()) -> str:
     """Upload the model at `source`, and return its address.
 
     Raises:
-        UserError: there is no such model, it cannot be loaded, or the Hub refuses it or cannot be reached.
+        UserError: there is no such model, it cannot be loaded or has links to files elsewhere, or the Hub refuses it or cannot be reached.
     """
     if wrong := [argument for argument in arguments if "=" not in argument]:
         raise UserError(f"{wrong[0]}: type key=value, such as private=false")
@@ -64,6 +64,9 @@ def push(source: str, repository: str, arguments: Sequence[str] = ()) -> str:
     folder = Path(exported(source)).expanduser()
     if not (folder / "config.json").is_file():
         raise UserError(f"{source}: there is no model in it: type a run that has ended, or the directory of an exported model")
+    inside = folder.resolve()
+    if links := sorted(x for x in folder.rglob("*") if x.is_symlink() and not x.resolve().is_relative_to(inside)):
+        raise UserError(f"{links[0]}: links to {links[0].resolve()}, which would be uploaded: replace the link by a copy, or delete it")
     check_export(folder)
     return _upload(folder, repository, settings)
 

@@ -6,7 +6,6 @@ The directory of a member is named by its overrides, so a larger grid keeps the 
 from __future__ import annotations
 
 import copy
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,7 +25,8 @@ from rlmods.cli.console import as_user_error, plain_errors, silence_libraries
 from rlmods.config import compose
 from rlmods.run import RunDir
 from rlmods.run.name import MAX_NAME_LENGTH
-from rlmods.run.printable import printable
+from rlmods.run.printable import one_line, printable
+from rlmods.run.saved import SavedRun, is_value
 from rlmods.types import UserError
 
 AGAIN = "type the same command again to run the members that are not finished"
@@ -165,16 +165,15 @@ def best_accuracy(folder: Path) -> float:
     """Return a run's best `val/accuracy`, NaN if there is none."""
     accuracy = read_summary(folder).get("val/accuracy")
     best = accuracy.get("best") if isinstance(accuracy, dict) else None
-    return float(best) if isinstance(best, int | float) else float("nan")
+    return float(best) if is_value(best) else float("nan")
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
     """Return a run's `summary.json`, empty if there is none that can be read."""
     try:
-        summary = json.loads((folder / "summary.json").read_text())
-    except (OSError, ValueError):
+        return SavedRun(folder).summary
+    except UserError:
         return {}
-    return summary if isinstance(summary, dict) else {}
 
 
 @contextmanager
@@ -185,7 +184,7 @@ def summary() -> Iterator[None]:
     finally:
         folder = _sweep.folder
         if folder is not None and (members := [x for x in _sweep.members or sorted(folder.glob("*")) if x.is_dir()]):
-            print("\n".join([f"{folder}:", *member_lines(members)]), flush=True)
+            print(printable("\n".join([f"{folder}:", *member_lines(members)])), flush=True)
 
 
 def member_lines(members: Sequence[Path]) -> list[str]:
@@ -202,13 +201,13 @@ def _choices(summaries: Sequence[dict[str, Any]]) -> list[str]:
     """Return the overrides of each member that not all of them have, padded to equal width."""
     typed = [list(map(str, found)) if isinstance(found := summary.get("overrides"), list) else [] for summary in summaries]
     common = set.intersection(*(set(overrides) for overrides in typed if overrides)) if any(typed) else set()
-    choices = [printable(" ".join(override for override in overrides if override not in common)) for overrides in typed]
+    choices = [one_line(" ".join(override for override in overrides if override not in common)) for overrides in typed]
     return [choice.ljust(max(map(len, choices))) for choice in choices]
 
 
 def _outcome(summary: dict[str, Any]) -> str:
-    exit, iterations = printable(str(summary.get("exit", "not finished"))), summary.get("iterations", 0)
+    exit, iterations = (one_line(str(summary.get(key, default))) for key, default in (("exit", "not finished"), ("iterations", 0)))
     accuracy = summary.get("val/accuracy")
     values = {key: accuracy.get(key) for key in ("first", "best", "last")} if isinstance(accuracy, dict) else {}
-    shown = " ".join(f"{key} {value:.3f}" for key, value in values.items() if isinstance(value, int | float))
+    shown = " ".join(f"{key} {value:.3f}" for key, value in values.items() if is_value(value))
     return f"{exit}, {iterations} iterations{f', val/accuracy {shown}' if shown else ''}"

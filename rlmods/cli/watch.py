@@ -41,7 +41,7 @@ def screen(runs: Sequence[SavedRun], metrics: Sequence[str], width: int) -> list
     """Return the lines that show the runs as they are now."""
     lines = []
     for run in runs:
-        iteration = max((row["iteration"] for row in run.metrics if type(row.get("iteration")) is int), default=0)
+        iteration = max((row["iteration"] for row in run.metrics), default=0)
         lines.append(one_line(f"{run.path}  {run.label}  seed {run.seed}  iteration {iteration}  {run.exit}"))
         series = {name: [value for _, value in run.series(name)] for name in metrics}
         shown = {name: values for name, values in series.items() if values}

@@ -2,7 +2,8 @@
 
 The iteration is repeated from the newest checkpoint before it: responses depend on seed, prompt and sample only, so they are those of the
 run. At one optimizer step, the last one or `step=N`, the loss and its gradient are computed with every combination of the options given,
-from `ratio`, `advantage`, `aggregation` and `correction`, on the weights and rows of the run. Nothing is written to RUN.
+from `ratio`, `advantage`, `aggregation` and `correction`, on the weights and rows of the run. Nothing is written to RUN. Settings of a run
+that reach beyond the process, such as the `url` of a judge, are used only if they are typed too.
 
     python -m rlmods.whatif runs/a 12 ratio=symmetric,clip_higher,sequence advantage=rloo,group_norm
 
@@ -37,10 +38,12 @@ from rlmods.cli.command import command, configuration
 from rlmods.config import compose
 from rlmods.config.instantiate import instantiate, one_line
 from rlmods.config.plan import Plan
+from rlmods.config.received import TO_CONFIRM
 from rlmods.config.rules import RULES, Rule
 from rlmods.run import atomic_write, dumps
 from rlmods.run.jsonl import read_rows
 from rlmods.run.resume import list_checkpoints, verify
+from rlmods.run.saved import SavedRun
 from rlmods.training.collate import collate
 from rlmods.training.credit import CreditAssignment
 from rlmods.training.extensions.base import Extension
@@ -289,8 +292,16 @@ def _widen(x: Tensor, width: int) -> Tensor:
     return pad(x, (0, width - x.shape[1]))
 
 
-def combinations(typed: Sequence[str], saved: Path, plan: Plan) -> list[Combination]:
+def _confirms(override: str) -> bool:
+    """Return whether an override is of a setting of the run that reaches beyond the process, which is used only if it is typed."""
+    return override.lstrip("+").split("=")[0].split(".")[-1] in (*TO_CONFIRM, "tools") and _group(override) not in GROUPS
+
+
+def combinations(typed: Sequence[str], saved: Path, plan: Plan, confirmed: Sequence[str] = ()) -> list[Combination]:
     """Return the run's own combination and those of the options typed.
+
+    Args:
+        confirmed: overrides of settings of the run that are used only if they are typed.
 
     Raises:
         UserError: an unknown option or setting, another group than `GROUPS`, too many combinations.
@@ -310,7 +321,7 @@ def combinations(typed: Sequence[str], saved: Path, plan: Plan) -> list[Combinat
         for group in GROUPS:
             own = tuple(override for override in overrides if _group(override) == group)
             if own and own not in parts:
-                node = configuration(own, saved=saved, run_keys=RUN_KEYS)[group]
+                node = configuration((*confirmed, *own), saved=saved, run_keys=RUN_KEYS)[group]
                 parts[own] = node, instantiate(node, group)
             if own and parts[own][0] != plan.config[group]:
                 config[group], new[group] = parts[own]
@@ -384,7 +395,8 @@ def _config_file(run: Path, iteration: int) -> Path:
 def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typed: Sequence[str], step: int | None) -> dict[str, Any]:
     if checkpoint is not None:
         verify(checkpoint)
-    config = configuration((), saved=saved, run_keys=RUN_KEYS)
+    confirmed = [override for override in typed if _confirms(override)]
+    config = configuration(confirmed, saved=saved, run_keys=RUN_KEYS)
     config.callbacks, config.logger = {}, {}
     plan = compose.plan(config, {})
     if not issubclass(plan.algorithm, PolicyGradient):
@@ -393,7 +405,8 @@ def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typ
         raise UserError(f"iteration {iteration}: the run has iterations 1 to {config.trainer.max_iterations}")
     if (ranks := plan.num_ranks()) > 1:
         raise UserError(f"the run has {ranks} processes: only runs of one can be repeated")
-    comparison, stop = Comparison(combinations(typed, saved, plan), iteration, step), StopAfter(iteration)
+    options = [override for override in typed if override not in confirmed]
+    comparison, stop = Comparison(combinations(options, saved, plan, confirmed), iteration, step), StopAfter(iteration)
     learner = plan.learner()
     learner.add_extension(comparison)
     learner.validate = lambda: None  # type: ignore[method-assign]
@@ -406,7 +419,7 @@ def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typ
         raise UserError(
             f"iteration {iteration} made {made} optimizer steps" + (f": type step={made}" if made else ", there is none to compare")
         )
-    recorded = [row for row in read_rows(run / "metrics.jsonl") if row.get("iteration") == iteration and "train/grad_norm" in row]
+    recorded = dict(SavedRun(run).series("train/grad_norm"))
     return {
         "run": str(run),
         "iteration": iteration,
@@ -415,7 +428,7 @@ def _repeat(run: Path, saved: Path, checkpoint: Path | None, iteration: int, typ
         "repeated_from": 0 if checkpoint is None else int(checkpoint.stem.split("_")[1]),
         "num_responses": len(stop.samples),
         "num_equal_responses": _num_equal(stop.samples, run / "samples" / f"iteration_{iteration:06d}.jsonl"),
-        "grad_norm": {"repeated": stop.metrics.get("train/grad_norm"), "run": recorded[-1]["train/grad_norm"] if recorded else None},
+        "grad_norm": {"repeated": stop.metrics.get("train/grad_norm"), "run": recorded.get(iteration)},
         "responses": comparison.rows,
         "rows": comparison.results,
     }

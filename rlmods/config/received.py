@@ -17,16 +17,21 @@ from yaml import YAMLError
 from rlmods.config.options import CONF
 from rlmods.config.plugins import sources
 from rlmods.environment.tool import BUILT_IN
+from rlmods.run.config_file import read_config
 from rlmods.run.printable import one_line
 from rlmods.types import UserError
 
 TO_CONFIRM: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "url": ("sends prompts and responses there", lambda value: value is not None),
+    "urls": ("sends prompts and weights there", lambda value: value not in (None, [])),
+    "folder": ("writes weights there", lambda value: value is not None),
     "key_variable": ("sends this environment variable to a server", lambda value: value is not None),
     "cache": ("writes this file", lambda value: value is not None),
+    **dict.fromkeys(("dirpath", "default_root_dir", "save_dir"), ("writes files there", lambda value: value is not None)),
     "documents": ("shows this file to the policy", lambda value: value is not None),
     "env_id": ("imports the package that it names", lambda value: value is not None),
     "walls": ("weakens the sandbox", lambda value: value != "full"),
+    "allow_pickle": ("loads weights with pickle", lambda value: value is not False),
 }
 """Settings that reach beyond the process, by name: what they do, and which values do it. They are used only if they are typed."""
 PARTS: Mapping[str, tuple[str, ...]] = {
@@ -67,8 +72,8 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
             created; a value calls a resolver; a setting of `TO_CONFIRM` is not typed.
     """
     try:
-        saved = OmegaConf.to_container(OmegaConf.load(path), resolve=False)
-    except (YAMLError, OmegaConfBaseException, OSError, UnicodeDecodeError, RecursionError) as error:
+        saved = OmegaConf.to_container(OmegaConf.create(read_config(path)), resolve=False)
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"{path}: broken ({' '.join(str(error).split())[:120]}): give another run") from error
     if not isinstance(saved, dict):
         raise UserError(f"{path}: holds no settings: give another run")
@@ -77,16 +82,18 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
     others = {key: value for key, value in saved.items() if key not in keys and key not in typed}
     for key, name, value in (*leaves, *_leaves(others)):
         if special := [part for part in key.split(".") if re.fullmatch(r"_\w+_", part) and part not in ("_target_", "_convert_")]:
-            raise UserError(f"{path}: {key}: {special[0]} changes how parts are created: give another run")
+            raise UserError(f"{path}: {one_line(key)}: {special[0]} changes how parts are created: give another run")
         if name == "_target_" and not is_known_class(value, _group(key)):
             top = key.split(".")[0]
             advice = f"type {top}=OPTION, one of yours" if top != "policy" and (CONF / top).is_dir() else "give another run"
             if folders := _recorded_plugins(path):
                 advice = f"if you trust its plugins, set RLMODS_PLUGINS={shlex.quote(folders)}, or {advice}"
-            raise UserError(f"{path}: {key}={value} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
+            shown = one_line(f"{key}={value}")
+            raise UserError(f"{path}: {shown} is no part of rlmods or of your plugins for this place, and is not executed: {advice}")
     for key, _, value in leaves:
         if isinstance(value, str) and "${" in value and ":" in value:  # ${oc.env:NAME}; ${rollout.max_tokens} is another setting
-            raise UserError(f"{path}: {key}={value} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
+            shown = one_line(f"{key}={value}")
+            raise UserError(f"{path}: {shown} calls a resolver, which may read the environment: type {shlex.quote(key)}=VALUE")
     for key, value in _tools(settings.get("environment"), "environment"):
         if not {key, "environment"} & set(typed):
             _check_tools(path, key, value)
@@ -94,7 +101,7 @@ def read_received(path: Path, keys: Collection[str], typed: Collection[str] = ()
         _check_shape(path, key, settings.get(key), typed)
     if confirm := [(key, TO_CONFIRM[name][0], value) for key, name, value in leaves if name in TO_CONFIRM and TO_CONFIRM[name][1](value)]:
         overrides = " ".join(_override(key, value) for key, _, value in confirm)
-        raise UserError(f"{path}: {confirm[0][0]}={confirm[0][2]} {confirm[0][1]}: if you trust this run, type {overrides}")
+        raise UserError(f"{path}: {one_line(f'{confirm[0][0]}={confirm[0][2]}')} {confirm[0][1]}: if you trust this run, type {overrides}")
     return settings
 
 
@@ -113,9 +120,8 @@ def _check_tools(path: Path, key: str, value: Any) -> None:
         raise UserError(f"{path}: {key} is not a list of names: type environment=OPTION, or give another run")
     for i, name in enumerate(value):
         if name not in BUILT_IN and not _is_plugin_function(name):
-            problem = f"{key}.{i}={name} is no function of your plugins, and is not executed"
-            trusted = shlex.quote(f"{key}=[{','.join(map(_quoted, value))}]")
-            raise UserError(f"{path}: {problem}: if you trust this run, type {trusted}")
+            problem = f"{one_line(f'{key}.{i}={name}')} is no function of your plugins, and is not executed"
+            raise UserError(f"{path}: {problem}: if you trust this run, type {_override(key, value)}")
 
 
 def _is_plugin_function(name: str) -> bool:
@@ -167,6 +173,8 @@ def _override(key: str, value: Any) -> str:
 
 def _quoted(value: Any) -> str:
     """Return a value as it is typed in an override, quoted where it needs to be."""
+    if isinstance(value, list):
+        return f"[{','.join(map(_quoted, value))}]"
     text = str(value)
     if isinstance(value, str) and not re.fullmatch(r"(?!(null|true|false|nan|inf)$)[a-z/_][\w:/.@%+?-]*", text, re.I | re.A):
         escaped = re.sub(r"(\\*)'", r"\1\1\\'", text)
@@ -204,13 +212,14 @@ def _option_targets(folder: Path) -> frozenset[str]:
 
 
 def _leaves(node: Any, key: str = "") -> Iterator[tuple[str, str, Any]]:
-    """Yield the key with dots, the last part of it, and the value of every setting; of items of a list with their position."""
+    """Yield the key with dots, the last part of it, and the value of every setting and of every list; of items of a list with their
+    position."""
     if isinstance(node, Mapping):
         for name, value in node.items():
             child = f"{key}.{name}" if key else str(name)
             if isinstance(value, Mapping | list) and name != "_target_":
                 yield from _leaves(value, child)
-            else:
+            if not isinstance(value, Mapping) or name == "_target_":
                 yield child, str(name), value
     elif isinstance(node, list):
         yield from _leaves(dict(enumerate(node)), key)

@@ -14,7 +14,7 @@ from rlmods.cli.compare import Comparison, compare, higher_is_better
 from rlmods.report.curves import curves
 from rlmods.report.samples import Limits, samples
 from rlmods.run.jsonl import read_rows
-from rlmods.run.saved import Group, SavedRun
+from rlmods.run.saved import Group, SavedRun, is_value
 from rlmods.statistics import Interval, mean_interval
 from rlmods.types import UserError, suggest
 
@@ -113,22 +113,25 @@ def _run(run: SavedRun, group: int) -> dict[str, Any]:
     typed = next((value for name, _, value in versions if name == "command"), None)
     recorded = None if run.overrides is None else shlex.join(["python", "train.py", *run.overrides])
     alarms = read_rows(run.path / "hacking.jsonl")
-    wall_s = [row["wall_s"] for row in run.metrics[-1:] if isinstance(row.get("wall_s"), int | float)]
+    wall_s = [row["wall_s"] for row in run.metrics[-1:] if is_value(row.get("wall_s"))]
     return {
         "group": group,
         "path": str(run.path),
         "seed": str(run.seed),
         "label": run.label,
         "exit": run.exit,
-        "iterations": max((row["iteration"] for row in run.metrics if type(row.get("iteration")) is int), default=0),
+        "iterations": max((row["iteration"] for row in run.metrics), default=0),
         "wall_s": wall_s[0] if wall_s else None,
         "command": typed or recorded,
         "versions": [[name, value] for name, _, value in versions if name and name != "command"],
-        "alarms": [
-            [row.get("iteration"), *(str(row.get(key, ""))[:300] for key in ("kind", "words", "figure"))] for row in alarms[:MAX_ALARMS]
-        ],
+        "alarms": [_alarm(row) for row in alarms[:MAX_ALARMS]],
         "num_alarms": len(alarms),
     }
+
+
+def _alarm(row: Mapping[str, Any]) -> list[Any]:
+    iteration = row.get("iteration")
+    return [iteration if is_value(iteration) else None, *(str(row.get(key, ""))[:300] for key in ("kind", "words", "figure"))]
 
 
 def _versions(run: SavedRun) -> str:

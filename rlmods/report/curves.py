@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rlmods.run.saved import Group, SavedRun
+from rlmods.run.saved import Group, SavedRun, is_value
 
 Column = NDArray[np.float64]
 EMPTY: tuple[Column, Column] = (np.empty(0), np.empty(0))
@@ -34,13 +34,10 @@ def columns(run: SavedRun) -> dict[str, tuple[Column, Column]]:
     """Return iterations and values of each metric of a run."""
     found: dict[str, tuple[list[float], list[float]]] = {}
     for row in run.metrics:
-        iteration = row.get("iteration")
-        if type(iteration) is not int:
-            continue
         for name, value in row.items():
-            if name != "iteration" and isinstance(value, int | float) and not isinstance(value, bool) and -1e300 < value < 1e300:
+            if name != "iteration" and is_value(value):
                 x, y = found.setdefault(name, ([], []))
-                x.append(iteration)
+                x.append(row["iteration"])
                 y.append(value)
     return {name: (np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)) for name, (x, y) in found.items()}
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +23,13 @@ MAX_CHARACTERS = 4_000
 """Characters of a text that are kept."""
 MAX_TOKENS = 2_000
 """Tokens of a response that are shown one by one."""
+MAX_ROWS = 10_000
+"""Rows of a prompt that are read."""
 MAX_RESPONSES = 64
 """Responses to a prompt that are kept."""
+MAX_TOKENIZER_BYTES = 100_000_000
+DECODERS = ("BPEDecoder", "ByteLevel", "ByteFallback", "Fuse", "Metaspace", "Strip", "WordPiece")
+"""Decoders of tokenizers that make no text longer."""
 TOKEN_VALUES = ("advantages", "log_ratio")
 """Columns with a value for each token that are shown if the rows have them."""
 
@@ -84,7 +89,7 @@ def _groups(path: Path, count: int) -> Iterator[list[Row]]:
     for n, (_, rows) in enumerate(groupby(_rows(path), lambda row: row["id"])):
         if n == count:
             return
-        for group in groups(list(rows)):
+        for group in groups(list(islice(rows, MAX_ROWS))):
             try:
                 check_tree(group, path)
             except UserError:
@@ -165,15 +170,12 @@ def _node(segment: Segment) -> dict[str, Any]:
 
 
 class TokenTexts:
-    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not exported one, or if it is broken."""
+    """Texts of single tokens, by the exported tokenizer of a run. There are none if the run has not exported one, or if it is broken or
+    would take unbounded time."""
 
     def __init__(self, run: Path) -> None:
-        file = run / "export" / "tokenizer.json"
         self._texts: dict[int, str] = {}
-        try:
-            self._tokenizer = Tokenizer.from_file(str(file)) if file.is_file() else None
-        except Exception:  # the library raises no other type for any broken file
-            self._tokenizer = None
+        self._tokenizer = _read_tokenizer(run / "export" / "tokenizer.json")
 
     def __call__(self, tokens: Sequence[int]) -> list[str]:
         """Return the texts, [] without a tokenizer."""
@@ -182,3 +184,31 @@ class TokenTexts:
         for token in set(tokens) - self._texts.keys():
             self._texts[token] = self._tokenizer.decode([token], skip_special_tokens=False) or f"<{token}>"
         return [self._texts[token] for token in tokens]
+
+
+def _read_tokenizer(file: Path) -> Tokenizer | None:
+    """Return a tokenizer that only decodes, None if there is none that can be used."""
+    try:
+        if not file.is_file() or file.stat().st_size > MAX_TOKENIZER_BYTES:
+            return None
+        saved = json.loads(file.read_bytes())
+        if not _is_bounded(saved.get("decoder")):
+            return None
+        encoding = ("normalizer", "pre_tokenizer", "post_processor", "truncation", "padding")
+        return Tokenizer.from_str(json.dumps(saved | dict.fromkeys(encoding)))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException:  # for a broken file the library raises Exception, and its panics are no Exception
+        return None
+
+
+def _is_bounded(decoder: Any) -> bool:
+    """Return whether a decoder makes no text longer. One that replaces texts by longer ones, several times, fills the memory, and regular
+    expressions take unbounded time."""
+    if not isinstance(decoder, dict):
+        return decoder is None
+    if decoder.get("type") == "Sequence":
+        return all(map(_is_bounded, decoder["decoders"]))
+    if decoder.get("type") == "Replace":
+        return 0 < len(decoder["pattern"].get("String", "")) >= len(decoder["content"])
+    return decoder.get("type") in DECODERS

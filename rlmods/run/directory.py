@@ -173,6 +173,9 @@ class RunDir:
         is_own = run.checkpoint is not None and run.checkpoint.is_relative_to(path)
         if holds_run and config.resume is None:
             raise _exists_error(path)
+        if link := next((x for x in path.rglob("*") if x.is_symlink() and not (x.is_dir() or _is_inside(x, path))), None):
+            problem = f"links to {link.resolve()}, a file elsewhere, which the run may overwrite"
+            raise UserError(f"{link}: {problem}: replace the link by a copy, or choose another run_dir=...")
         if holds_run and config.resume != "auto":
             if not is_own:
                 raise UserError(f"run_dir={path} already holds a run other than resume={config.resume}: choose another run_dir=...")
@@ -211,6 +214,10 @@ def _set_absolute_paths(config: DictConfig) -> Path:
 def _saved_config(path: Path, checkpoint: Path | None) -> Path:
     """Return the path of the settings of the run that is resumed: the one that the checkpoint belongs to."""
     return (checkpoint.parents[1] if checkpoint else path) / "config.yaml"
+
+
+def _is_inside(link: Path, folder: Path) -> bool:
+    return link.resolve().is_relative_to(folder.resolve())
 
 
 def _exists_error(path: Path) -> UserError:

@@ -37,6 +37,7 @@ def atomic_write(path: Path, content: str | bytes) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         try:
+            temporary.unlink(missing_ok=True)  # of a crash, or a link in a received folder to a file elsewhere
             temporary.write_bytes(content.encode(errors="backslashreplace") if isinstance(content, str) else content)
             os.replace(temporary, path)
         finally:

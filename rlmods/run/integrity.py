@@ -48,7 +48,11 @@ def find_damage(path: Path) -> str | None:
     try:
         if path.is_dir():
             return _find_folder_damage(path)
+        if not path.is_file():  # reading a pipe never ends
+            return "it is not a file"
         with zipfile.ZipFile(path) as archive:
+            if sum(entry.file_size for entry in archive.infolist()) > path.stat().st_size:  # torch compresses nothing
+                return "it is compressed"
             entry = archive.testzip()
         return None if entry is None else f"{entry} is damaged"
     # Errors of zipfile on damaged archives: a flipped bit gives an unknown compression method (NotImplementedError) or marks an entry as
@@ -86,6 +90,8 @@ def sync(path: Path) -> None:
 def _find_folder_damage(folder: Path) -> str | None:
     if not (folder / MANIFEST).is_file():
         return f"it has no {MANIFEST}"
+    if others := sorted(file.name for file in folder.rglob("*") if not (file.is_file() or file.is_dir())):
+        return f"{others[0]} is not a file"
     for name, (size, crc) in _read_manifest(folder / MANIFEST).items():
         if not (folder / name).is_file():
             return f"{name} is missing"

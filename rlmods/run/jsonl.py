@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
+import io
 import json
 import threading
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from rlmods.run.files import atomic_write, dumps
 from rlmods.types import UserError
+
+MAX_LINE_BYTES = 100_000_000
+"""Longest line that is read: a received file may be one line larger than the memory."""
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the objects of a JSON Lines file, [] if it does not exist. An incomplete last line is skipped.
 
     Raises:
-        UserError: the file cannot be read, or another line (named by its number) is not a JSON object.
+        UserError: the file cannot be read, or another line (named by its number) is not a JSON object or longer than `MAX_LINE_BYTES`.
     """
-    lines = _read_lines(path)
     rows = []
-    for number, line in enumerate(lines, 1):
-        if line.strip():
+    with _opened(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES), b""), 1):
             row = _parse(line)
             if row is not None:
                 rows.append(row)
-            elif number < len(lines):
+            elif len(line) == MAX_LINE_BYTES:
+                raise UserError(f"{path}:{number}: the line is longer than {MAX_LINE_BYTES} bytes: give another file")
+            elif line.strip() and line.endswith(b"\n"):
                 raise UserError(f"{path}:{number}: broken JSON; the file needs one whole object a line")
     return rows
 
@@ -85,10 +92,18 @@ class JsonlWriter:
 
 
 def _read_lines(path: Path) -> list[bytes]:
+    with _opened(path) as file:
+        return file.read().split(b"\n")
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    """Open a file for reading; an empty one in place of one that does not exist."""
     if path.is_fifo() or path.is_char_device():  # may never end
         raise UserError(f"{path}: is not a file, give another one")
     try:
-        return path.read_bytes().split(b"\n") if path.exists() else []
+        with path.open("rb") if path.exists() else io.BytesIO() as file:
+            yield file
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror}), give another file") from error
 

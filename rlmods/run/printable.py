@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 INVISIBLE = ("Cc", "Cf", "Cs", "Zl", "Zp")
@@ -14,6 +15,11 @@ def printable(text: str) -> str:
     A terminal executes control characters: `\\x1b[2J` clears the screen, and directional marks such as `\\u202e` change the order of what
     is shown."""
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in INVISIBLE and c not in "\n\t" else c for c in text)
+
+
+def printable_json(text: str) -> str:
+    """Return JSON with the invisible characters of its texts as escapes of JSON."""
+    return "".join(json.dumps(c)[1:-1] if unicodedata.category(c) in INVISIBLE and c != "\n" else c for c in text)
 
 
 def one_line(text: str) -> str:

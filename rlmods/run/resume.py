@@ -18,6 +18,7 @@ from yaml import YAMLError
 
 from rlmods.distributed.precision import PRECISIONS
 from rlmods.distributed.sharded_checkpoint import read_metadata
+from rlmods.run.config_file import read_config
 from rlmods.run.integrity import find_damage
 from rlmods.types import UserError
 
@@ -101,7 +102,7 @@ def find_fork(fork: str) -> Path:
 
 def recorded_precision(saved: Path) -> str | None:
     """Return `trainer.precision` in a run's `config.yaml`, None if there is none that is supported."""
-    trainer = _saved_settings(saved.read_text()).get("trainer") if saved.is_file() else None
+    trainer = _saved_settings(read_config(saved)).get("trainer") if saved.is_file() else None
     precision = str(trainer.get("precision")) if isinstance(trainer, dict) else None
     return precision if precision in PRECISIONS else None
 
@@ -109,7 +110,7 @@ def recorded_precision(saved: Path) -> str | None:
 def recorded_resume(run_dir: Path) -> str | None:
     """Return the checkpoint path that the run in this directory was started from, None if it started from scratch."""
     path = run_dir / "config.yaml"
-    resume = _saved_settings(path.read_text()).get("resume") if path.is_file() else None
+    resume = _saved_settings(read_config(path)).get("resume") if path.is_file() else None
     return None if resume in (None, "auto") else str(resume)
 
 
@@ -161,7 +162,7 @@ def check_same_run(saved: Path, config: Any, *, fork: bool = False) -> None:
     """
     if not saved.is_file():
         return
-    old_settings, new_settings = (_saved_settings(text) for text in (saved.read_text(), as_yaml(config)))
+    old_settings, new_settings = (_saved_settings(text) for text in (read_config(saved), as_yaml(config)))
     added = {group: {"_target_": target} for group, target in ADDED_GROUPS.items() if group in new_settings.keys() - old_settings.keys()}
     old, new = (dict(_leaves(settings)) for settings in (old_settings | added, new_settings))
     defaults = dict(_defaults(new_settings))
@@ -186,7 +187,7 @@ def _saved_settings(text: str) -> dict[str, Any]:
     """
     try:
         settings = OmegaConf.to_container(OmegaConf.create(text), resolve=False)
-    except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
+    except (YAMLError, OmegaConfBaseException, ValueError) as error:
         raise UserError(f"config.yaml of the run to resume is broken ({' '.join(str(error).split())[:120]}): choose another run") from error
     if not isinstance(settings, dict):
         raise UserError("config.yaml of the run to resume holds no settings: choose another run")
@@ -232,9 +233,9 @@ def _leaves(config: Any) -> Iterator[tuple[str, Any]]:
             yield prefix[:-1], node.replace(run_dir, "${run_dir}") if isinstance(node, str) else node
 
     kept = {key: value for key, value in config.items() if key not in CHANGEABLE}
-    trainer = config.get("trainer") or {}
+    trainer, schedule = (x if isinstance(x := config.get(name), Mapping) else {} for name in ("trainer", "schedule"))
     # Trainer settings that affect the result: precision, and the number of iterations if the learning rate decays over it.
-    decays = (config.get("schedule") or {}).get("decay", "constant") != "constant"
+    decays = schedule.get("decay", "constant") != "constant"
     kept["trainer"] = {key: trainer.get(key) for key in ("precision", *(("max_iterations",) if decays else ()))}
     return ((key, value) for key, value in walk(kept, "") if not any(fnmatchcase(key, pattern) for pattern in CHANGEABLE_KEYS))
 

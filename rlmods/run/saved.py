@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import yaml
 
+from rlmods.run.config_file import read_config
 from rlmods.run.jsonl import read_rows
 from rlmods.types import UserError
 
 MAX_DEPTH = 4
 """Levels of folders below a given one in which runs are found."""
-MAX_NESTING = 100
-"""Levels of mappings and lists in a `config.yaml` that is read."""
+MAX_ITERATION, MAX_SUMMARY_BYTES = 10**12, 10_000_000
+"""Largest values that are read; runs have far smaller ones."""
 NOT_COMPARED = ("seed", "rollout.seed", "run_dir", "resume", "logger", "callbacks", "trainer.precision", "fork")
 """Settings in which runs of one group may differ: the seed, and what decides where results are written."""
 
 RECIPES = ("algo", "variant")
 """Groups whose options choose those of other groups."""
+
+
+def is_value(value: Any) -> TypeGuard[int | float]:
+    """Return whether a value is a number whose square, in a variance, is one too."""
+    return type(value) in (int, float) and -1e100 < value < 1e100
 
 
 @dataclass(frozen=True)
@@ -37,6 +42,8 @@ class SavedRun:
         """`summary.json`, empty while the run has not ended."""
         file = self.path / "summary.json"
         try:
+            if file.is_file() and file.stat().st_size > MAX_SUMMARY_BYTES:
+                raise ValueError("too large")
             summary = json.loads(file.read_text()) if file.is_file() else {}
         except (ValueError, OSError, RecursionError) as error:
             raise UserError(f"{file}: cannot be read ({type(error).__name__}): delete it, or leave the run out") from error
@@ -52,23 +59,16 @@ class SavedRun:
         file = self.path / "config.yaml"
         loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
         try:
-            text = file.read_bytes()
-            depth = 0
-            for event in yaml.parse(text, Loader=loader):
-                if isinstance(event, yaml.AliasEvent):  # they may expand without bound
-                    raise UserError(f"{file}: has YAML aliases, which no run writes: leave the run out")
-                depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-                if depth > MAX_NESTING:
-                    raise UserError(f"{file}: is nested more than {MAX_NESTING} times: leave the run out")
-            config = yaml.load(text, Loader=loader)
-        except (yaml.YAMLError, OSError, RecursionError, ValueError) as error:
-            raise UserError(f"{file}: cannot be read ({type(error).__name__}): leave the run out") from error
+            config = yaml.load(read_config(file), Loader=loader)
+        except (yaml.YAMLError, ValueError) as error:
+            raise UserError(f"{file}: cannot be read ({type(error).__name__}): give another run") from error
         return config if isinstance(config, dict) else {}
 
     @cached_property
     def metrics(self) -> list[dict[str, Any]]:
-        """Rows of `metrics.jsonl`."""
-        return read_rows(self.path / "metrics.jsonl")
+        """Rows of `metrics.jsonl` with their iteration."""
+        rows = read_rows(self.path / "metrics.jsonl")
+        return [row for row in rows if type(row.get("iteration")) is int and 0 <= row["iteration"] < MAX_ITERATION]
 
     @property
     def seed(self) -> int | str:
@@ -99,9 +99,8 @@ class SavedRun:
         return str(self.summary.get("exit", "not finished"))
 
     def series(self, metric: str) -> list[tuple[int, float]]:
-        """Return iteration and value of each row that has a finite value of the metric."""
-        rows = ((row.get("iteration"), row.get(metric)) for row in self.metrics)
-        return [(i, float(x)) for i, x in rows if isinstance(i, int) and isinstance(x, int | float) and abs(x) <= sys.float_info.max]
+        """Return iteration and value of each row that has a number as the metric."""
+        return [(row["iteration"], float(row[metric])) for row in self.metrics if is_value(row.get(metric))]
 
     def result(self, metric: str, last: int = 1) -> float | None:
         """Return the mean of the last values of a metric, None if there is none."""

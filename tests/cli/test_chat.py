@@ -69,6 +69,14 @@ class TestLines:
         assert re.fullmatch(r"<answer>-?\d+</answer>\n", out)
         assert "error: the conversation has 500" in err
 
+    def test_control_characters_of_an_error_are_escaped(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+        def refuse(self: Conversation, text: str) -> str:
+            raise UserError("the template says \x1b[2J")
+
+        monkeypatch.setattr(Conversation, "answer", refuse)
+        ask(monkeypatch, "1+1=\n")
+        assert capsys.readouterr().err.endswith("error: the template says \\x1b[2J\n")
+
     def test_ctrl_c_stops_an_answer_only(self, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
         answer, answers = Conversation.answer, []
 

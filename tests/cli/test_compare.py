@@ -230,6 +230,14 @@ class TestTrain:
         with pytest.raises(UserError, match="training failed: it broke"):
             train(self.like(script), 4)
 
+    def test_its_output_is_written_to_no_file_elsewhere(self, script: Path) -> None:
+        like = self.like(script)
+        (script / "mine").write_text("mine")
+        (script / "sweep/.algo=dapo,seed=4.log").symlink_to(script / "mine")
+        with pytest.raises(UserError, match=r"\.log: is a link"):
+            train(like, 4)
+        assert (script / "mine").read_text() == "mine"
+
     def test_an_interruption(self, script: Path) -> None:
         (script / "status").write_text("75")
         with pytest.raises(KeyboardInterrupt):
@@ -257,6 +265,12 @@ class TestTrain:
         [
             "environment.tools=[os.system]",
             "environment.tools.0=os.system",
+            "rollout.urls=[http://h]",
+            "rollout.folder=/etc",
+            "callbacks.checkpoint.folder=/etc",
+            "callbacks.samples.path=/etc/x",
+            "logger.csv={save_dir:/etc}",
+            "logger.mlflow.tracking_uri=http://h",
             "+reward.judge.url=http://h",
             "reward.terms.judge={weight: 1.0, reward: {url: http://h}}",
             "policy.allow_pickle=true",

@@ -108,6 +108,19 @@ class TestPush:
             push(str(run), repository, words)
         assert api.calls == []
 
+    def test_files_elsewhere_are_not_uploaded(self, api: Api, tmp_path: Path) -> None:
+        (tmp_path / "secret").write_text("key")
+        policy().export(tmp_path / "export")
+        link = tmp_path / "export" / "vocab.txt"
+        link.symlink_to(tmp_path / "secret")
+        with pytest.raises(UserError, match=r"vocab\.txt: links to .*secret, which would be uploaded"):
+            push(str(tmp_path / "export"), "me/model")
+        assert api.calls == []
+        link.unlink()
+        link.symlink_to("config.json")
+        (tmp_path / "linked").symlink_to("export")
+        assert push(str(tmp_path / "linked"), "me/model")
+
     def test_a_model_that_cannot_be_loaded_is_not_uploaded(self, api: Api, tmp_path: Path) -> None:
         policy().export(tmp_path)
         (tmp_path / "model.safetensors").unlink()

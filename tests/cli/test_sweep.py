@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from rlmods.cli.sweep import MemberError, best_accuracy, is_finished, member_lines, run_member
 from rlmods.run.name import MAX_NAME_LENGTH, member_name
+from rlmods.run.printable import printable
 from rlmods.types import UserError
 from tests.cli.test_main import RANDOM, ROOT, SMALL, start, train
 
@@ -79,13 +80,19 @@ class TestSummaries:
         assert not is_finished(tmp_path / "d")
 
     @pytest.mark.parametrize(
-        "text", ["", "[1]", "{", "\xff", '{"exit": ["finished"], "val/accuracy": 1}', '{"val/accuracy": {"best": "1"}}']
-    )
+        "text",
+        [
+            "", "[1]", "{", "\xff", '{"exit": ["finished"], "val/accuracy": 1}', '{"val/accuracy": {"best": "1"}}', "[" * 10_000,
+            f'{{"val/accuracy": {{"best": 1{"0" * 400}}}}}', '{"iterations": "\\u001b[2J\\n", "exit": "\\n"}',
+        ],
+    )  # fmt: skip
     def test_that_cannot_be_read_are_those_of_no_run(self, text: str, tmp_path: Path) -> None:
         (tmp_path / "summary.json").write_text(text)
         assert not is_finished(tmp_path)
         assert best_accuracy(tmp_path) != best_accuracy(tmp_path), "NaN"
-        assert len(member_lines([tmp_path])) == 1
+        [line] = member_lines([tmp_path])
+        assert printable(line) == line
+        assert "\n" not in line
 
     def test_lines(self, tmp_path: Path) -> None:
         runs = [

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 
 from rlmods.cli import main
 from rlmods.cli.command import configuration
@@ -138,9 +139,22 @@ def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
     rows = read_rows(log)
     rows[3]["tokens"] = [1, 2]
     log.write_text("".join(json.dumps(x) + "\n" for x in rows))
+    with (copy / "metrics.jsonl").open("a") as metrics:
+        metrics.write('{"iteration": 1, "train/grad_norm": "1.0"}\n')
     text = _action([str(copy), "1"])
     assert "15 of 16 responses" in text
     assert "this is not the run's iteration" in text
+
+
+def test_what_reaches_beyond_the_process_is_typed(run: Path, tmp_path: Path) -> None:
+    config = OmegaConf.load(run / "config.yaml")
+    OmegaConf.update(config, "trainer.default_root_dir", str(tmp_path / "there"), force_add=True)
+    OmegaConf.save(config, tmp_path / "config.yaml")
+    with pytest.raises(UserError, match=r"if you trust this run, type trainer\.default_root_dir=") as error:
+        whatif(tmp_path, 1, ["ratio=sequence"])
+    confirmed = str(error.value).split(" type ")[1]
+    result = whatif(tmp_path, 1, ["ratio=sequence", confirmed])
+    assert [x["overrides"] for x in result["rows"]] == [[], ["ratio=sequence"]]
 
 
 def test_iterations_after_a_resume_have_the_settings_of_the_resumed_run(run: Path, tmp_path: Path) -> None:

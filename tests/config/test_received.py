@@ -230,6 +230,31 @@ class TestValues:
         with pytest.raises(UserError, match=r"type reward\.judge\.cache"):
             configuration(typed[:2], saved=path, run_keys=RUN_KEYS)
 
+    def test_addresses_of_servers_and_the_folder_of_weights_are_typed(self, tmp_path: Path) -> None:
+        path = saved(tmp_path, "rollout=vllm_server", "rollout.urls=[http://h:1,'http://i:2/?a=$(touch x)']", rollout__folder="/etc/x")
+        with pytest.raises(UserError, match=r"rollout\.urls=.* sends prompts and weights there") as error:
+            read_received(path, RUN_KEYS)
+        typed = shlex.split(str(error.value).split(" type ")[1])
+        assert [x.split("=")[0] for x in typed] == ["rollout.urls", "rollout.folder", "rollout.key_variable"]
+        assert configuration(typed, saved=path, run_keys=RUN_KEYS).rollout.urls == ["http://h:1", "http://i:2/?a=$(touch x)"]
+        for missing in typed:
+            with pytest.raises(UserError, match="if you trust this run"):
+                configuration([x for x in typed if x != missing], saved=path, run_keys=RUN_KEYS)
+
+    def test_folders_that_parts_of_lightning_write_are_typed(self, tmp_path: Path) -> None:
+        profiler = {"_target_": "lightning.pytorch.profilers.SimpleProfiler", "dirpath": "/etc", "filename": "x"}
+        path, keys = whole_run(tmp_path, trainer__profiler=profiler), (*RUN_KEYS, "trainer")
+        with pytest.raises(UserError, match=r"writes files there: .* type trainer\.profiler\.dirpath=/etc"):
+            read_received(path, keys)
+        assert read_received(path, keys, ("trainer.profiler.dirpath",))["trainer"]["profiler"] == profiler
+
+    def test_weights_of_pickle_are_typed(self, tmp_path: Path) -> None:
+        path, keys = whole_run(tmp_path, policy__allow_pickle=True), (*RUN_KEYS, "policy")
+        with pytest.raises(UserError, match=r"type policy\.allow_pickle=True"):
+            read_received(path, keys)
+        assert read_received(path, keys, ("policy.allow_pickle",))["policy"]["allow_pickle"]
+        assert not read_received(whole_run(tmp_path, policy__allow_pickle=False), keys)["policy"]["allow_pickle"]
+
     @settings(max_examples=150, deadline=None)
     @given(value=st.text("ab1 '\"\\$(){}[],:=;&|`~#!*?é\n\x1b") | st.sampled_from(["null", "True", "1e5", "-1", "nan"]))
     @example(value="\\\n")
@@ -280,6 +305,7 @@ class TestValues:
 
     @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
     @given(pieces=st.lists(st.sampled_from(PIECES), max_size=10))
+    @example(pieces=["_target_: os.system", "\n", "\n  ", "{"])
     def test_any_file_holds_known_classes_or_is_one_line(self, pieces: list[str], tmp_path: Path) -> None:
         (tmp_path / "config.yaml").write_text("".join(pieces))
         try:

@@ -127,6 +127,19 @@ def test_hostile_text_is_text(result: dict[str, Any]) -> None:
     assert f"train/{HOSTILE}" in result["charts"]
 
 
+def test_many_long_responses_and_names_of_javascript(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "a", [0.1], parts={"__proto__": "x"}, metrics={"__proto__/x": 1.0, "constructor/x": 1.0})
+    rows = [sample("r", 0.5, tokens=[1] * 2000, id="__proto__", **{"reward/__proto__": 1.0}) for _ in range(64)]
+    (run / "samples/iteration_000001.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    (run / "export").mkdir()
+    WORDS.save(str(run / "export/tokenizer.json"))
+    steps = "result.cards = all('.card').length; result.charts = all('figure').map((figure) => figure.dataset.metric);"
+    html = page(contents(group_runs(find_runs([run])), "val/accuracy", 1, None))
+    result = drive(html, steps, tmp_path / "report.html")
+    assert (result["cards"], result["problems"]) == (64, [])
+    assert {"__proto__/x", "constructor/x"} < set(result["charts"])
+
+
 class TestMembers:
     def test_sort_by_value(self, result: dict[str, Any]) -> None:
         first, second, third = "ratio=symmetric", "ratio=clip_higher", f"ratio={HOSTILE}"

@@ -20,6 +20,7 @@ from rlmods.run.saved import SavedRun, find_runs, group_runs
 from rlmods.types import UserError
 from tests.support.saved_runs import write_run
 
+FUSE = {"type": "Fuse"}
 LIMITS = Limits(iterations=3, prompts=2, characters=100_000)
 
 
@@ -134,6 +135,30 @@ class TestSamples:
         (tmp_path / "export/tokenizer.json").write_text("{")
         [group] = samples(write_samples(tmp_path, [row()]), LIMITS)
         assert group["rows"][0]["text"] == "2"
+
+    @pytest.mark.parametrize(
+        ("decoder", "tokens"),
+        [
+            (None, ["▁one", "aab"]),
+            ({"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "}, FUSE]}, [" one", "aab"]),
+            ({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}, None),
+            ({"type": "Sequence", "decoders": [FUSE, {"type": "Replace", "pattern": {"String": ""}, "content": "a"}]}, None),
+            ({"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}, None),
+            ({"type": "Unknown"}, None),
+            (["Fuse"], None),
+        ],
+    )
+    def test_a_tokenizer_makes_no_text_longer(self, decoder: Any, tokens: list[str] | None, tmp_path: Path) -> None:
+        """The normalizer, a regular expression that no text matches in bounded time, is not applied."""
+        slow = {"type": "Replace", "pattern": {"Regex": "(a+)+$"}, "content": ""}
+        added = {"id": 3, "content": "a" * 40 + "b", "normalized": True}
+        added |= dict.fromkeys(("special", "single_word", "lstrip", "rstrip"), False)
+        model = {"type": "WordLevel", "vocab": {"[UNK]": 0, "▁one": 1, "aab": 2}, "unk_token": "[UNK]"}
+        (tmp_path / "export").mkdir()
+        saved = {"version": "1.0", "added_tokens": [added], "normalizer": slow, "decoder": decoder, "model": model}
+        (tmp_path / "export/tokenizer.json").write_text(json.dumps(saved))
+        [group] = samples(write_samples(tmp_path, [row()]), LIMITS)
+        assert group["rows"][0].get("tokens") == tokens
 
 
 class TestCommand:

@@ -80,6 +80,24 @@ def test_resuming_overwrites_nothing(tmp_path: Path) -> None:
     assert {"config.resumed_000004.yaml", "versions.resumed_000004.txt"} < after.keys()
 
 
+@pytest.mark.parametrize("name", ["config.resumed_000000.yaml", "metrics.jsonl", "samples/iteration_000001.jsonl", "missing"])
+def test_files_elsewhere_are_not_written(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    path = RunDir.open(config(tmp_path / "run")).path
+    lock.release(path)
+    (path / name).parent.mkdir(exist_ok=True)
+    (path / name).symlink_to(tmp_path / ("mine" if name != "missing" else name))
+    with pytest.raises(UserError, match=r"links to .*, a file elsewhere, which the run may overwrite"):
+        RunDir.open(config(path, resume="auto"))
+    assert not (tmp_path / "missing").exists()
+    assert (tmp_path / "mine").read_text() == "mine"
+    (path / name).unlink()
+    (path / "checkpoints").symlink_to(tmp_path)
+    (path / "own").symlink_to("config.yaml")
+    RunDir.open(config(path, resume="auto"))
+    lock.release(path)
+
+
 def test_auto_without_a_checkpoint_starts_from_scratch(tmp_path: Path) -> None:
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1
     assert RunDir.open(config(tmp_path, resume="auto")).iteration == -1

@@ -51,6 +51,15 @@ class TestJsonlWriter:
         JsonlWriter(path)
         assert path.read_bytes() == truncated
 
+    @pytest.mark.parametrize("end", ["", "\n"])
+    def test_a_line_larger_than_the_memory_is_an_error(self, end, tmp_path):
+        path = write(tmp_path / "rows.jsonl")
+        with path.open("ab") as file:
+            file.truncate(2**40)
+            file.write(end.encode())
+        with pytest.raises(UserError, match=r"rows.jsonl:4: the line is longer than"):
+            read_rows(path)
+
     def test_broken_line_before_the_last_is_an_error(self, tmp_path):
         path = tmp_path / "rows.jsonl"
         for broken in ('{"id": ', "[1]", "3"):

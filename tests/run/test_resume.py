@@ -4,11 +4,12 @@ from typing import Any
 
 import pytest
 import torch
+from omegaconf import OmegaConf
 from torch.distributed.checkpoint.metadata import Metadata
 
 from rlmods.run import find_resume
 from rlmods.run.integrity import compute_checksums, write_manifest
-from rlmods.run.resume import recorded_resume
+from rlmods.run.resume import check_same_run, recorded_precision, recorded_resume
 from rlmods.types import UserError
 
 
@@ -86,3 +87,20 @@ def test_invalid_path_gives_a_one_line_error(tmp_path: Path) -> None:
             find_resume(tmp_path, str(tmp_path / name))
         assert name in str(error.value)
         assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("content", [b"a: &a [1]\nb: *a\n", b"5", b"\xff", b"a: ["])
+def test_settings_of_a_received_run_are_read_in_bounded_time(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(content)
+    for read in (lambda: recorded_precision(path), lambda: recorded_resume(tmp_path), lambda: check_same_run(path, OmegaConf.create())):
+        with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
+            read()
+        assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["trainer: abc", "trainer: [1]", "schedule: 3", "trainer: ${x}"])
+def test_settings_of_another_shape_differ(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(UserError, match=r"was started with .*trainer\.precision=None \(now 32\)"):
+        check_same_run(tmp_path / "config.yaml", OmegaConf.create({"trainer": {"precision": 32}}))

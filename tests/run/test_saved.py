@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 
 import pytest
 
+from rlmods.report.curves import curves
 from rlmods.run.saved import SavedRun, find_runs, group_runs
 from rlmods.types import UserError
 from tests.support.saved_runs import write_run
@@ -24,8 +26,23 @@ class TestRun:
         run = SavedRun(write_run(tmp_path / "a", [0.25]))
         with (run.path / "metrics.jsonl").open("a") as file:
             file.write('{"iteration": 1, "val/accuracy": "0.5"}\n{"iteration": "2", "val/accuracy": 1}\n')
-            file.write('{"iteration": 3, "val/accuracy": NaN}\n{"iter')
+            file.write('{"iteration": 3, "val/accuracy": NaN}\n{"iteration": 4, "val/accuracy": 1e308}\n')
+            file.write('{"iteration": 5, "val/accuracy": true}\n{"iteration": true, "val/accuracy": 1}\n')
+            file.write('{"iteration": -1, "val/accuracy": 1}\n{"iter')
         assert run.series("val/accuracy") == [(0, 0.25)]
+
+    def test_a_summary_larger_than_the_memory_is_an_error(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        os.truncate(run.path / "summary.json", 2**40)
+        with pytest.raises(UserError, match=r"summary\.json: cannot be read"):
+            run.summary  # noqa: B018
+
+    def test_huge_numbers_are_skipped(self, tmp_path: Path) -> None:
+        run = SavedRun(write_run(tmp_path / "a", [0.25]))
+        with (run.path / "metrics.jsonl").open("a") as file:
+            file.write(f'{{"iteration": 1{"0" * 400}, "val/accuracy": 1}}\n{{"iteration": 1, "val/accuracy": 1{"0" * 400}}}\n')
+        assert run.series("val/accuracy") == [(0, 0.25)]
+        assert curves(group_runs([run])[0], 10)["val/accuracy"].iterations == [0.0]
 
     def test_prompts(self, tmp_path: Path) -> None:
         run = SavedRun(write_run(tmp_path / "a", [0.5], correct={"x": True, "y": False, "z": None}))
@@ -41,15 +58,9 @@ class TestRun:
     def test_a_broken_or_hostile_config_is_one_line(self, text: str, tmp_path: Path) -> None:
         folder = write_run(tmp_path / "a", [0.5])
         (folder / "config.yaml").write_text(text)
-        with pytest.raises(UserError, match=r"config\.yaml: .*leave the run out") as error:
+        with pytest.raises(UserError, match=r"config\.yaml: .*give another run") as error:
             SavedRun(folder).config  # noqa: B018
         assert "\n" not in str(error.value)
-
-    def test_deep_nesting_is_refused(self, tmp_path: Path) -> None:
-        folder = write_run(tmp_path / "a", [0.5])
-        (folder / "config.yaml").write_text(f"x: {'[' * 5000}{']' * 5000}")
-        with pytest.raises(UserError, match="nested more than 100 times"):
-            SavedRun(folder).config  # noqa: B018
 
     @pytest.mark.parametrize("seed", [[1], {"a": 1}, None, 1.5, True])
     def test_a_seed_that_is_no_number_is_a_text(self, seed: object, tmp_path: Path) -> None:

@@ -18,6 +18,8 @@ function el(tag, properties = {}, ...children) {
   return node;
 }
 
+/** Largest value; `Math.max(...values)` fails on more than about 100,000 values. */
+const largest = (values, least) => values.reduce((a, b) => Math.max(a, b), least);
 const format = (x, sign = false) => (x === null || x === undefined ? "" : (sign && x > 0 ? "+" : "") + Number(x.toPrecision(4)));
 function spread(s, sign) {
   if (!s) return "";
@@ -79,7 +81,7 @@ function members() {
     });
     const own = data.runs.filter((run) => run.group === i), exit = [...new Set(own.map((run) => run.exit))].join("; ");
     const verdict = group.name === data.baseline ? "baseline" : group.better === true ? "better" : group.better === false ? "worse" : group.difference ? "not decided" : "";
-    const iterations = Math.max(...own.map((run) => run.iterations)), seconds = Math.max(...own.map((run) => run.wall_s || 0));
+    const iterations = largest(own.map((run) => run.iterations), 0), seconds = largest(own.map((run) => run.wall_s || 0), 0);
     const name = el("td", { className: "name" }, el("i", { className: "swatch", style: { background: colour(i) } }), group.name);
     const cell = (text) => el("td", { className: "number" }, text);
     const node = el("tr", { "data-member": i },
@@ -205,7 +207,7 @@ function stages() {
     return values.length ? values.reduce((a, b) => a + b, 0) / values.length : 0;
   };
   const totals = data.groups.map((_, i) => names.map((name) => mean(name, i)));
-  const most = Math.max(...totals.map((t) => t.reduce((a, b) => a + b, 0)), 1e-9);
+  const most = largest(totals.map((t) => t.reduce((a, b) => a + b, 0)), 1e-9);
   const key = el("p", { className: "note" }, "Mean seconds of an iteration: ",
     names.map((name, n) => [el("i", { className: "swatch", style: { background: colour(n) } }), name.slice(5, -2), " "]));
   return el("div", { className: "stages" }, key, totals.map((t, i) => el("div", { className: "stage" }, el("span", {}, data.groups[i].name),
@@ -270,7 +272,7 @@ function tree(nodes, rows) {
     const rewards = node.members.map((i) => (rows[i] || {}).reward).filter((x) => x !== undefined);
     const mean = rewards.length ? rewards.reduce((a, b) => a + b, 0) / rewards.length : null;
     const texts = (rows[node.response].tokens || []).slice(node.begin, node.end).join("");
-    const scale = Math.max(...rows.map((row) => Math.abs(row.advantage || 0)), 1e-9);
+    const scale = largest(rows.map((row) => Math.abs(row.advantage || 0)), 1e-9);
     const calls = (rows[node.response].calls || []).map((call) => `${call.name || "call"}${call.error ? ` (${call.error})` : ""} → ${call.result}`);
     const line = [`tokens ${node.begin}–${node.end}`, node.members.length > 1 ? `${node.members.length} responses` : `response ${node.response}`,
       mean === null ? "not scored" : `reward ${format(mean)}`];
@@ -316,7 +318,7 @@ function samples() {
     count.textContent = `${groups.length} of ${data.samples.length} groups`;
     more.hidden = groups.length <= shown;
     list.replaceChildren(...groups.slice(0, shown).map((group) => {
-      const all = group.rows.flatMap((row) => tokenValues(row, column.value) || []).filter((x) => x !== null), scale = Math.max(...all.map(Math.abs), 1e-9);
+      const all = group.rows.flatMap((row) => tokenValues(row, column.value) || []).filter((x) => x !== null), scale = largest(all.map(Math.abs), 1e-9);
       const cards = group.rows.map((row, i) => [row, i]).filter(([row]) => !test || test(row)).map(([row, i]) => card(row, i, column.value, scale));
       const rewards = group.rows.map((row) => row.reward).filter((x) => x !== undefined);
       const mean = rewards.length ? `mean reward ${format(rewards.reduce((a, b) => a + b, 0) / rewards.length)}` : "not scored";
