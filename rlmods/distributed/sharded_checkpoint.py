@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import pickletools
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,9 @@ def read_metadata(folder: Path) -> Metadata:
         UserError: it is missing, broken or holds anything else than metadata; or it names a file outside of the folder.
     """
     try:
-        with (folder / ".metadata").open("rb") as file:
-            metadata = _Unpickler(file).load()
+        content = (folder / ".metadata").read_bytes()
+        _check_sizes(content)
+        metadata = _Unpickler(io.BytesIO(content)).load()
         if not isinstance(metadata, Metadata):
             raise pickle.UnpicklingError(f"{type(metadata).__name__} is not metadata")
         for entry in metadata.storage_data.values():
@@ -66,6 +68,18 @@ def read_metadata(folder: Path) -> Metadata:
     except Exception as error:  # a broken pickle raises almost any
         raise _unreadable(folder, error) from error
     return metadata
+
+
+def _check_sizes(content: bytes) -> None:
+    """Check that a pickle asks for no more memory than its size allows: every value is within it (`pickletools` reads them), and so is the
+    largest index of its memo, for which the unpickler allocates a table.
+
+    Raises:
+        ValueError: it asks for more, or is broken.
+    """
+    for opcode, argument, _ in pickletools.genops(content):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(content):
+            raise ValueError(f"index {argument} of the memo is larger than the file")
 
 
 def _unreadable(folder: Path, error: BaseException) -> UserError:
