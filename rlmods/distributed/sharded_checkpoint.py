@@ -78,7 +78,7 @@ def _check_sizes(content: bytes) -> None:
         ValueError: it asks for more, or is broken.
     """
     for opcode, argument, _ in pickletools.genops(content):
-        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and argument > len(content):
+        if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(content):
             raise ValueError(f"index {argument} of the memo is larger than the file")
 
 
