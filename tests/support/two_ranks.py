@@ -36,17 +36,16 @@ GAME = ("data=hidden_number", "environment=guess_number", "reward=length")
 BRANCHES = ("branching=entropy", "branching.num_initial=1", "branching.tau=-100")
 SMALL = ("batch.token_budget=48", "validation.max_prompts=5", "batch.max_norm=0.5", "data.num_train=64", "data.num_val=8")
 OTHERS: dict[str, tuple[str, ...]] = {
-    **{f"dapo {how}": ("algo=dapo", *ONLINE, f"aggregation={how}") for how in ("sequence_mean", "fixed_length")},
-    "dapo two validations": ("algo=dapo", *ONLINE, "validation.samples=3"),
-    "dapo second pass": ("algo=dapo", *ONLINE, "validation.samples=0", "data.num_train=8"),
+    "dapo sequence_mean and two validations": ("algo=dapo", *ONLINE, "aggregation=sequence_mean", "validation.samples=3"),
+    "dapo fixed_length and second pass": ("algo=dapo", *ONLINE, "aggregation=fixed_length", "validation.samples=0", "data.num_train=8"),
     "dapo one rank masked": ("algo=dapo", *ONLINE, "algo.max_draws=1"),
     "dapo checkpointed activations": ("algo=dapo", *ONLINE, "policy.gradient_checkpointing=true"),
     "dapo corrected": ("algo=dapo", *ONLINE, "rollout.top_p=0.6", "correction=masked", "correction.low=0.8"),
-    "ppo overlong": ("algo=ppo", *ONLINE, "algo.overlong_filter=true", "rollout.max_tokens=6"),
     "reinforce_pp overlong": ("algo=reinforce_pp", *ONLINE, "algo.overlong_filter=true", "rollout.max_tokens=6"),
     "grpo kl in the reward": ("algo=grpo", *ONLINE, "kl=reward", "kl.coefficient=0.5"),
     "ppo shared": ("algo=ppo", *ONLINE, "critic=shared", "kl.coefficient=0.2"),
     "ppo imitating": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.ptx_rows=5", "algo.normalize_reward=true"),
+    "ppo imitating and overlong": ("algo=ppo", *ONLINE, "algo.ptx_coefficient=0.5", "algo.overlong_filter=true", "rollout.max_tokens=6"),
     "ppo shared imitating": ("algo=ppo", *ONLINE, "critic=shared", "algo.ptx_coefficient=0.5"),
     "grpo moving reference": ("algo=grpo", *ONLINE, "algo.reference_every=1", "kl.coefficient=0.5"),
     "grpo lora": ("algo=grpo", *ONLINE, *LORA, "policy.gradient_checkpointing=true"),
@@ -92,21 +91,19 @@ def typed(case: str, folder: Path) -> list[str]:
 
 CASES = [case for case in (*ALGORITHMS, *OTHERS) if case not in ("distill", "gkd")]  # their teacher here is the policy: no gradient
 ORDERS = [
-    "dapo", "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "reward_model", "process_reward_model", "dapo one rank masked",
-    "dapo two validations", "dapo checkpointed activations", "ppo shared", "ppo imitating", "ppo shared imitating", "grpo moving reference",
-    "grpo full kl", "grpo full kl lora", "distill demonstration", "gkd demonstration",
-    "dpo precomputed", "experts replayed", "experts frozen", "experts resting", "grpo lora", "ppo lora", "dpo lora",
+    "iterative_grpo", "ppo", "remax", "sft", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked",
+    "dapo checkpointed activations", "ppo shared imitating", "grpo moving reference", "grpo full kl lora", "distill demonstration",
+    "gkd demonstration", "dpo precomputed", "experts replayed", "experts resting", "ppo lora", "dpo lora",
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [
-    "reinforce", "reinforce_pp", "reinforce_pp overlong", "ppo overlong", "dapo sequence_mean", "dapo fixed_length", "dapo second pass",
+    "reinforce", "reinforce_pp overlong", "ppo imitating and overlong", "dapo sequence_mean and two validations", "dapo fixed_length and second pass",
     "dapo corrected", "dpo ipo", "reward_model ranking", "grpo branches",
 ]  # fmt: skip
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [
-    "dapo", "iterative_grpo", "ppo", "remax", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked",
-    "dapo checkpointed activations", "ppo shared imitating", "grpo moving reference", "grpo full kl", "distill demonstration",
-    "gkd demonstration", "experts replayed", "ppo lora", "grpo turns lora",
+    "iterative_grpo", "ppo", "remax", "dpo", "online_dpo", "process_reward_model", "dapo one rank masked", "ppo shared imitating",
+    "grpo full kl", "distill demonstration", "experts replayed", "ppo lora", "grpo turns lora",
 ]  # fmt: skip
 """Cases that differ in which networks are gathered, and when."""
 THOROUGH = "RLMODS_THOROUGH" in os.environ
@@ -118,7 +115,7 @@ STRATEGIES: dict[str, tuple[Any, list[str]]] = {
 """Where a case runs on two ranks."""
 
 
-ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo second pass", "grpo full kl lora", "ppo lora")
+ROUNDS = ("iterative_grpo", "grpo moving reference", "dapo fixed_length and second pass", "grpo full kl lora", "ppo lora")
 """Cases in which something moves between iterations: networks, or the data into its next pass."""
 
 
