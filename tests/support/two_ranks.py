@@ -97,8 +97,8 @@ ORDERS = [
 ]  # fmt: skip
 """Cases that differ in which forwards come when, and not only in what a part computes."""
 OVER_RANKS = [
-    "reinforce", "reinforce_pp overlong", "ppo imitating and overlong", "dapo sequence_mean and two validations", "dapo fixed_length and second pass",
-    "dapo corrected", "dpo ipo", "reward_model ranking", "grpo branches",
+    "reinforce", "reinforce_pp overlong", "ppo imitating and overlong", "dapo sequence_mean and two validations",
+    "dapo fixed_length and second pass", "dapo corrected", "dpo ipo", "reward_model ranking", "grpo branches",
 ]  # fmt: skip
 """Further cases with a part that reduces over ranks. Parts of the others compute row by row."""
 GATHERS = [
