@@ -198,11 +198,12 @@ class Comparison(Extension):
             return
         indices = self.plan[self.num_steps - 1]
         own: Tensor | None = None
-        for combination in self.combinations:
+        for i, combination in enumerate(self.combinations):
             result: dict[str, Any] = {"overrides": list(combination.overrides), "reason": combination.reason}
             if combination.reason is None:
                 try:
-                    own = self._compare(result, combination, rows, indices, own, loss, *more)
+                    gradient = self._compare(result, combination, rows, indices, own, loss, *more)
+                    own = gradient if i == 0 else own
                 except UserError as error:
                     result["reason"] = str(error)
             self.results.append(result)
@@ -219,7 +220,8 @@ class Comparison(Extension):
         loss: Loss,
         *more: Any,
     ) -> Tensor:
-        """Add the columns of a combination to `result`, and return the run's own gradient."""
+        """Add the columns of a combination to `result`, and return its gradient. They are compared with the run's own gradient, which is
+        None if this is the run's own combination, or if that has no gradient: then there is no cosine."""
         width, signs = rows.tokens.shape[1], rows.advantages.sign()
         if (advantage := combination.parts.get("advantage")) is not None:
             if id(advantage) not in self.estimates:
@@ -238,7 +240,8 @@ class Comparison(Extension):
         if module.gradient is None:
             raise UserError("no token has a loss" if not mask.any() else "loss or gradient is not finite")
         gradient = module.gradient
-        own = gradient if own is None else own
+        if own is None:
+            own = gradient if combination is self.combinations[0] else torch.zeros_like(gradient)
         norms = gradient.norm() * own.norm()
         result |= {
             "loss": module.loss,
@@ -251,7 +254,7 @@ class Comparison(Extension):
             "sign_changes": float((rows.advantages.sign() != signs)[mask].double().mean()),
             "credit": [equal_runs(*row) for row in zip(rows.advantages.tolist(), mask.tolist(), strict=True)],
         }
-        return own
+        return gradient
 
     @contextmanager
     def _replaced(self, parts: Mapping[str, Any], meter: Meter) -> Iterator[None]:

@@ -12,7 +12,7 @@ from omegaconf import OmegaConf
 
 from rlmods.cli import main
 from rlmods.cli.command import configuration
-from rlmods.cli.whatif import MAX_COMBINATIONS, _action, whatif
+from rlmods.cli.whatif import MAX_COMBINATIONS, GradientOnly, _action, whatif
 from rlmods.run.directory import RUN_DIR_VARIABLE
 from rlmods.run.jsonl import read_rows
 from rlmods.run.lock import release
@@ -128,6 +128,21 @@ def test_parts_on_the_command_line_make_a_table_and_a_file(run: Path, tmp_path: 
     saved = json.loads((tmp_path / "o.json").read_text())
     assert [x["overrides"] for x in saved["rows"]] == [[], *(["aggregation=sequence_mean", f"ratio={x}"] for x in ("none", "sequence"))]
     assert "this is not" not in text
+
+
+def test_no_cosine_to_a_gradient_that_the_run_does_not_have(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    step, steps = GradientOnly.step, []
+
+    def first_is_not_finite(self: GradientOnly) -> None:
+        steps.append(self)
+        if len(steps) > 1:
+            step(self)
+
+    monkeypatch.setattr(GradientOnly, "step", first_is_not_finite)
+    own, *others = whatif(run, 2, ["ratio.low=0.1,0.3"])["rows"]
+    assert own["reason"] == "loss or gradient is not finite"
+    assert len(others) == 2
+    assert [(x["reason"], x["cosine"], x["distance"]) for x in others] == [(None, None, None)] * 2
 
 
 def test_a_run_of_other_code_is_named(run: Path, tmp_path: Path) -> None:
