@@ -16,7 +16,9 @@ from rlmods.types import UserError
 
 
 def text_table(groups: Sequence[Group], comparisons: Sequence[Comparison], metric: str, last: int) -> str:
-    """Return aligned columns: group, seeds, mean and interval, difference from the baseline and its p-value."""
+    """Return aligned columns: group, seeds, mean and interval, difference from the baseline and its p-value.
+
+    Seeds without a value of the metric are not in the mean: they are written as `4 of 5`."""
     by_name = {x.name: x for x in comparisons}
     rows = [("group", "seeds", metric, "difference", "p", "")]
     for group in groups:
@@ -26,8 +28,9 @@ def text_table(groups: Sequence[Group], comparisons: Sequence[Comparison], metri
         if comparisons and group.name == comparisons[0].baseline:
             verdict = "baseline"
         difference = _interval(found.difference, "+.4f") if found else ""
+        seeds = str(len(results)) if len(results) == len(group.runs) else f"{len(results)} of {len(group.runs)}"
         shown = _interval(mean_interval(results), ".4f") if results else "none"
-        rows.append((one_line(group.name), str(len(group.runs)), shown, difference, f"{found.p_value:.2g}" if found else "", verdict))
+        rows.append((one_line(group.name), seeds, shown, difference, f"{found.p_value:.2g}" if found else "", verdict))
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join("  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows)
 

@@ -112,6 +112,15 @@ class TestVerdict:
         assert x.unfinished == [f"{tmp_path}/{end}" for end in ends]
         assert f"the last values so far are compared: {', '.join(x.unfinished)}" in "\n".join(lines([x]))
 
+    def test_runs_that_end_at_different_iterations_are_named(self, tmp_path: Path) -> None:
+        settings = {"trainer": {"max_iterations": 9}}
+        write(tmp_path, A, "a", settings=settings)
+        for seed in (1, 2, 8):
+            write_run(tmp_path / f"ratio=b{seed}", [0.1] * (1 + seed), seed=seed, parts={"ratio": "b"}, settings=settings)
+        [x] = compare(groups(tmp_path), "val/accuracy")
+        assert x.uneven == ["seed=2: 1 and 2"]  # seed 8 is not compared
+        assert "at different iterations: seed=2: 1 and 2" in "\n".join(lines([x]))
+
     def test_by_prompt(self, tmp_path: Path) -> None:
         write(tmp_path, A[:2], "a", correct={"x": False, "y": True, "z": True})
         write(tmp_path, B[:2], "b", correct={"x": True, "y": True, "w": False})

@@ -174,6 +174,11 @@ class TestCommand:
         assert re.search(r"0\.7650 \[0\.7015, 0\.8285\] +\+0\.2500 +1 +not decided", capsys.readouterr().out)
         assert not (runs / "report.html").exists()
 
+    def test_text_counts_the_seeds_of_the_mean(self, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        write_run(runs / "symmetric_3", [None, None], seed=3, parts={"ratio": "symmetric"})
+        main([str(runs), "--text"])
+        assert re.search(r"ratio=symmetric +2 of 3 +0\.7650", capsys.readouterr().out)
+
     @pytest.mark.parametrize("option", ["--samples", "--prompts"])
     def test_negative_numbers(self, option: str, runs: Path) -> None:
         with pytest.raises(SystemExit, match=f"{option} -1: must be 0 or more"):

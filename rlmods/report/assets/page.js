@@ -81,11 +81,12 @@ function members() {
     });
     const own = data.runs.filter((run) => run.group === i), exit = [...new Set(own.map((run) => run.exit))].join("; ");
     const verdict = group.name === data.baseline ? "baseline" : group.better === true ? "better" : group.better === false ? "worse" : group.difference ? "not decided" : "";
+    const known = group.result ? group.result.num_values : 0, seeds = known === own.length ? own.length : `${known} of ${own.length}`;
     const iterations = largest(own.map((run) => run.iterations), 0), seconds = largest(own.map((run) => run.wall_s || 0), 0);
     const name = el("td", { className: "name" }, el("i", { className: "swatch", style: { background: colour(i) } }), group.name);
     const cell = (text) => el("td", { className: "number" }, text);
     const node = el("tr", { "data-member": i },
-      el("td", {}, box), name, el("td", { title: own.map((run) => run.seed).join(", ") }, own.length), cell(spread(group.result)),
+      el("td", {}, box), name, el("td", { title: own.map((run) => run.seed).join(", ") }, seeds), cell(spread(group.result)),
       many ? [cell(spread(group.difference, true)), cell(group.p_value === null ? "" : format(Number(group.p_value.toPrecision(2)))),
         el("td", { className: verdict === "better" || verdict === "worse" ? verdict : "" }, verdict), cell(spread(group.prompts, true))] : null,
       cell(iterations), cell(duration(seconds)), el("td", { className: exit === "finished" ? "" : "alarm" }, exit));
