@@ -322,3 +322,28 @@ def test_ctrl_c_during_imports_is_one_line(tmp_path):
     assert "train.py" not in err, "no traceback"
     assert process.returncode == 1
     assert not (tmp_path / "here").exists()
+
+
+SWALLOWED = """
+import os, signal
+from rlmods.cli.train import exit_on_interrupt
+
+with exit_on_interrupt():
+    pass
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+except KeyboardInterrupt:
+    print("raised", flush=True)
+with exit_on_interrupt():
+    try:
+        os.kill(os.getpid(), signal.SIGINT)
+    except BaseException:
+        pass
+    print("swallowed", flush=True)
+"""
+"""Imports a library that catches Ctrl-C."""
+
+
+def test_ctrl_c_ends_imports_of_libraries_that_catch_it(tmp_path):
+    done = subprocess.run([sys.executable, "-c", SWALLOWED], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "raised\n", "interrupted\n")
