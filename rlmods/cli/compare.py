@@ -60,8 +60,8 @@ class Comparison:
     num_comparisons: int
     unfinished: list[str]
     """Compared runs that have not finished, and how they ended: the result is their last value so far."""
-    uneven: list[str]
-    """Pairs of compared runs whose last values are of other iterations, such as one that a callback ended early."""
+    different_iterations: list[str]
+    """Seeds whose two runs have their last value at different iterations, and these iterations."""
     prompts: Interval | None
     """Difference by prompt, averaged over the seeds; None where the last validations have no prompts in common."""
 
@@ -108,7 +108,7 @@ def compare(groups: Sequence[Group], metric: str, last: int = 1, baseline: str |
             p_value,
             len(others),
             _unfinished(first, other),
-            _uneven(first, other, metric),
+            _different_iterations(first, other, metric),
             by_prompt(first, other),
         )
         for other, difference, p_value in zip(others, differences, adjusted, strict=True)
@@ -130,8 +130,8 @@ def _unfinished(a: Group, b: Group) -> list[str]:
     return [f"{run.path} ({run.exit}, iteration {max((i for i, _ in run.series('wall_s')), default=0)})" for run in runs]
 
 
-def _uneven(a: Group, b: Group, metric: str) -> list[str]:
-    """Return the seeds whose two runs have their last value of the metric at other iterations, and these iterations."""
+def _different_iterations(a: Group, b: Group, metric: str) -> list[str]:
+    """Return the seeds whose two runs have their last value of the metric at different iterations, and these iterations."""
     last = [{run.seed: series[-1][0] for run in group.runs if (series := run.series(metric))} for group in (a, b)]
     return [f"seed={seed}: {last[0][seed]} and {last[1][seed]}" for seed in last[0] if last[0][seed] != last[1].get(seed, last[0][seed])]
 
@@ -171,8 +171,10 @@ def lines(comparisons: Sequence[Comparison]) -> list[str]:
             text.append(f"  Not used, because only one of the two has them: seed={','.join(map(str, x.unused))}")
         if x.unfinished:
             text.append(f"  Not finished, the last values so far are compared: {one_line(', '.join(x.unfinished))}")
-        if x.uneven:
-            text.append(f"  Last values of the baseline and of this group at different iterations: {one_line(', '.join(x.uneven))}")
+        if x.different_iterations:
+            text.append(
+                f"  Last values of the baseline and of this group at different iterations: {one_line(', '.join(x.different_iterations))}"
+            )
         if x.prompts is not None:
             p = x.prompts
             bounds = f", 95 % from {p.low:+.4f} to {p.high:+.4f}" if p.is_bounded else ""

@@ -7,9 +7,10 @@ that reach beyond the process, such as the `url` of a judge, are used only if th
 
     python -m rlmods.whatif runs/a 12 ratio=symmetric,clip_higher,sequence advantage=rloo,group_norm
 
-Columns: loss; norm of the policy's gradient, not clipped; its cosine to the run's own; fraction of tokens that the ratio clips, where it is
-below (low) and above (high) its range; mean absolute advantage of a token; fraction of tokens whose advantage has another sign than in the
-run. `--json FILE` also holds the advantages of each response by token: [begin, end, value] of each run of equal ones.
+Columns: loss of the optimizer step, with all its terms; norm of the policy's gradient, not clipped; its cosine to the run's own; fraction
+of tokens that the ratio clips, where it is below (low) and above (high) its range; mean absolute advantage of a token; fraction of tokens
+whose advantage has another sign than in the run. `--json FILE` also holds the advantages of each response by token: [begin, end, value] of
+each run of equal ones.
 """
 
 from __future__ import annotations
@@ -146,6 +147,8 @@ class Comparison(Extension):
         self.estimates: dict[int, Experience] = {}
         """Rows of the iteration with the advantages of another estimator, by its identity."""
         self.results: list[dict[str, Any]] = []
+        self.own_gradient: Tensor | None = None
+        """Gradient of the run's own combination, None if it is not finite."""
         self.rows: list[dict[str, Any]] = []
         """Responses of the optimizer step."""
 
@@ -197,13 +200,11 @@ class Comparison(Extension):
         if self.num_steps != self.step:
             return
         indices = self.plan[self.num_steps - 1]
-        own: Tensor | None = None
-        for i, combination in enumerate(self.combinations):
+        for combination in self.combinations:
             result: dict[str, Any] = {"overrides": list(combination.overrides), "reason": combination.reason}
             if combination.reason is None:
                 try:
-                    gradient = self._compare(result, combination, rows, indices, own, loss, *more)
-                    own = gradient if i == 0 else own
+                    result |= self._compare(combination, rows, indices, loss, *more)
                 except UserError as error:
                     result["reason"] = str(error)
             self.results.append(result)
@@ -212,16 +213,17 @@ class Comparison(Extension):
 
     def _compare(
         self,
-        result: dict[str, Any],
         combination: Combination,
         rows: Experience,
         indices: Tensor,
-        own: Tensor | None,
         loss: Loss,
         *more: Any,
-    ) -> Tensor:
-        """Add the columns of a combination to `result`, and return its gradient. They are compared with the run's own gradient, which is
-        None if this is the run's own combination, or if that has no gradient: then there is no cosine."""
+    ) -> dict[str, Any]:
+        """Return the columns of a combination. Cosine and distance are None if the run's own gradient is zero or not finite.
+
+        Raises:
+            UserError: the parts do not fit the rows, no token has a loss, or loss or gradient is not finite.
+        """
         width, signs = rows.tokens.shape[1], rows.advantages.sign()
         if (advantage := combination.parts.get("advantage")) is not None:
             if id(advantage) not in self.estimates:
@@ -240,10 +242,11 @@ class Comparison(Extension):
         if module.gradient is None:
             raise UserError("no token has a loss" if not mask.any() else "loss or gradient is not finite")
         gradient = module.gradient
-        if own is None:
-            own = gradient if combination is self.combinations[0] else torch.zeros_like(gradient)
+        if combination is self.combinations[0]:
+            self.own_gradient = gradient
+        own = torch.zeros_like(gradient) if self.own_gradient is None else self.own_gradient
         norms = gradient.norm() * own.norm()
-        result |= {
+        return {
             "loss": module.loss,
             "grad_norm": float(gradient.norm()),
             "cosine": float(gradient @ own / norms) if norms else None,
@@ -254,7 +257,6 @@ class Comparison(Extension):
             "sign_changes": float((rows.advantages.sign() != signs)[mask].double().mean()),
             "credit": [equal_runs(*row) for row in zip(rows.advantages.tolist(), mask.tolist(), strict=True)],
         }
-        return gradient
 
     @contextmanager
     def _replaced(self, parts: Mapping[str, Any], meter: Meter) -> Iterator[None]:

@@ -118,7 +118,7 @@ class TestVerdict:
         for seed in (1, 2, 8):
             write_run(tmp_path / f"ratio=b{seed}", [0.1] * (1 + seed), seed=seed, parts={"ratio": "b"}, settings=settings)
         [x] = compare(groups(tmp_path), "val/accuracy")
-        assert x.uneven == ["seed=2: 1 and 2"]  # seed 8 is not compared
+        assert x.different_iterations == ["seed=2: 1 and 2"]  # seed 8 is not compared
         assert "at different iterations: seed=2: 1 and 2" in "\n".join(lines([x]))
 
     def test_by_prompt(self, tmp_path: Path) -> None:

@@ -341,7 +341,7 @@ with exit_on_interrupt():
         pass
     print("swallowed", flush=True)
 """
-"""Imports a library that catches Ctrl-C."""
+"""Program in which a library catches Ctrl-C while it is imported."""
 
 
 def test_ctrl_c_ends_imports_of_libraries_that_catch_it(tmp_path):
